@@ -170,7 +170,7 @@ class OldGymEnv(gymnasium.Env):
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
         self.metadata = dict(getattr(env, 'metadata', None) or {})
         # wrappers of old gym pass on any keyword, even to an env that does not take it
-        resets = env.reset, getattr(env, 'unwrapped', env).reset
+        resets = env.reset, getattr(getattr(env, 'unwrapped', env), 'reset', env.reset)
         self._reset_takes_seed, self.takes_options = (
             all(takes_keyword(reset, key) for reset in resets) for key in ('seed', 'options')
         )
@@ -212,9 +212,18 @@ class OldGymEnv(gymnasium.Env):
 
 
 def takes_options(env: gymnasium.Env) -> bool:
-    """Whether the reset of an env reads its options."""
-    inner = env.unwrapped
-    return inner.takes_options if isinstance(inner, OldGymEnv) else takes_keyword(inner.reset, 'options')
+    """Whether the reset of an env reads its options: that of its outermost wrapper which does not only pass them on."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper) and _passes_on(layer):
+        layer = layer.env
+    return layer.takes_options if isinstance(layer, OldGymEnv) else takes_keyword(layer.reset, 'options')
+
+
+def _passes_on(wrapper: gymnasium.Wrapper) -> bool:
+    """Whether the reset of a wrapper gives the env inside all arguments: those of gymnasium, and reset(self, **kwargs)."""
+    reset = type(wrapper).reset
+    kinds = [p.kind for name, p in inspect.signature(reset).parameters.items() if name != 'self']
+    return reset.__module__.startswith('gymnasium.') or kinds == [inspect.Parameter.VAR_KEYWORD]
 
 
 def takes_keyword(function: Callable[..., object], keyword: str) -> bool:

@@ -4,6 +4,7 @@ running calls of env code, for the watch on them; restarts and closing."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -502,7 +503,20 @@ def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, s
     """(got, wanted, do) of an observation that is no array of numbers of this shape."""
     got = f'of shape {obs.shape} and dtype {obs.dtype}' if isinstance(obs, np.ndarray) else show_value(obs)
     wanted = f'numbers of shape {shape} as in observation_space'
-    return f'the observation{of_entry(path)} is {got}', wanted, 'correct one of the two'
+    return f'the observation{of_entry(path)} is {got}', wanted, reshaping(obs, shape) or 'correct one of the two'
+
+
+def reshaping(obs: object, shape: tuple[int, ...], dtype: str = 'float32') -> str | None:
+    """The remedy for numbers that are as many as wanted, in another shape; None for others."""
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # a ragged list
+        return None
+    if array.shape == shape or array.size != math.prod(shape) or array.dtype.kind not in 'biuf':
+        return None
+    if shape == (1,) and array.ndim == 0:
+        return f'return np.array([x], dtype=np.{dtype}) for the number x'
+    return f'return np.reshape(obs, {shape})'
 
 
 def not_finite_error(

@@ -61,6 +61,22 @@ def with_quick_actions(env: gymnasium.Env) -> gymnasium.Env:
     return env
 
 
+class CopiedObservations(gymnasium.ObservationWrapper):
+    """Copies each observation, for an env that writes into arrays which other envs of the process have too."""
+
+    def observation(self, observation: Any) -> Any:
+        return deepcopy(observation)
+
+
+def _share_arrays(first: Any, second: Any) -> bool:
+    """Whether the observations of two envs have an array in the same memory."""
+    if isinstance(first, dict):
+        return any(_share_arrays(first[key], second[key]) for key in first if key in second)
+    if isinstance(first, tuple):
+        return any(_share_arrays(*pair) for pair in zip(first, second, strict=False))
+    return isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and np.may_share_memory(first, second)
+
+
 class SerialVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv with a shorter loop and without copies: gymnasium's overhead is half as long as a step of Pendulum.
 
@@ -102,6 +118,7 @@ class SerialVectorEnv(SyncVectorEnv):
         nested = gymnasium.spaces.Dict | gymnasium.spaces.Tuple
         self._has_nested_actions = isinstance(self.single_action_space, nested)
         self._copy = deepcopy if isinstance(self.single_observation_space, nested) else copy
+        self._copies = False  # whether the envs write into arrays of one another
         self._seen: list[Any] = [None] * self.num_envs  # the last observation of each env
         # dtypes of observations that can be copied into those of a Box; none for other spaces
         space: Any = self.single_observation_space
@@ -128,6 +145,14 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
+        self._reset_envs(seed, options)
+        if self.num_envs > 1 and not self._copies and _share_arrays(*self._seen[:2]):
+            self._copies = True
+            self.envs = [CopiedObservations(env) for env in self.envs]
+            self._reset_envs(seed, options)
+        return self._gathered(), {}
+
+    def _reset_envs(self, seed: Seeds, options: dict[str, Any] | None) -> None:
         self.failed_index = None
         mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
         seeds = seeds_of(seed, self.num_envs)
@@ -143,7 +168,6 @@ class SerialVectorEnv(SyncVectorEnv):
                 self._restart(i, error, f'the reset after step {self._step_count}')
         self._ended = self._ended & ~mask
         self._step_count = self._step_count if options else 0
-        return self._gathered(), {}
 
     def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         check_n_action(actions, self.num_envs)
@@ -220,7 +244,8 @@ class SerialVectorEnv(SyncVectorEnv):
             try:
                 when = CONSTRUCTION
                 with locate(made_at(self._name, i)):
-                    self.envs[i] = with_quick_actions(self.env_fns[i]())  # type: ignore[index]
+                    env = with_quick_actions(self.env_fns[i]())  # type: ignore[index]
+                self.envs[i] = CopiedObservations(env) if self._copies else env
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET

@@ -23,6 +23,7 @@ from zoo.config.section import own_copy
 from zoo.core.action_map import Action, ActionMap
 from zoo.core.data import Path
 from zoo.core.errors import UserError, of_entry
+from zoo.core.seeding import child_seeds
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -36,10 +37,11 @@ from zoo.core.spaces import (
     mask_size,
     mask_space,
 )
-from zoo.env.adapter import env_spaces, mask_method, takes_keyword
+from zoo.env.adapter import env_spaces, takes_keyword
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import (
     CALLS,
+    RAW_ERRORS,
     RESET_DO,
     STEP_DO,
     STOPS,
@@ -54,17 +56,20 @@ from zoo.env.errors import (
     entries_of,
     env_call,
     fits,
+    raise_if_broken,
+    reshaping,
     show_value,
 )
 from zoo.env.families.family import EnvFamily
 from zoo.env.inspection.family import (
+    MAX_REPLAY,
     N_ENV,
     SEED,
+    Difference,
     Finding,
     Leaves,
     Recorder,
     check_vector,
-    difference,
     findings,
     first_difference,
     not_repeated,
@@ -181,10 +186,12 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
     dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
     kind = ToleratedError if fits(obs, space.shape, dtype) else BrokenContractError
     if not isinstance(obs, np.ndarray | np.generic):
-        yield kind(f'{what} is {show_value(obs)}', 'a numpy array', f'return np.asarray(obs, dtype=np.{dtype})')
+        do = reshaping(obs, space.shape, dtype) or f'return np.asarray(obs, dtype=np.{dtype})'
+        yield kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
         return
     if obs.shape != space.shape:
-        yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
+        do = reshaping(obs, space.shape, dtype) or CORRECT
+        yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', do)
         return
     if obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu':
         wanted = f'{dtype} as in observation_space' if is_box else 'integers'
@@ -217,6 +224,13 @@ Report = Callable[[str, str], None]
 """Called for a fault after which the check continues: (the sentence, a key that is the same for faults of one kind)."""
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
 TAKEN = 'or set env.check=false to train with it'
+_REFUSED_KEYWORD = re.compile(r"\breset\(\) got an unexpected keyword argument '(seed|options)'")
+
+
+def _lacks(arguments: str) -> tuple[str, str, str]:
+    return f'reset has no argument {arguments}', 'reset(*, seed=None, options=None)', RESET_DO
+
+
 MOVED = '(env.check=false only moves this error into the run)'
 
 
@@ -224,12 +238,18 @@ class EnvCheck:
     """The checks of one env; keeps its name and the number of steps for the messages."""
 
     def __init__(
-        self, env: gymnasium.Env, cfg: EnvConfig, recorder: Recorder | None = None, report: Report | None = None
+        self,
+        env: gymnasium.Env,
+        cfg: EnvConfig,
+        recorder: Recorder | None = None,
+        report: Report | None = None,
+        seed: int = child_seeds(SEED, 0, 1)[0],
     ) -> None:
         """
         Args: recorder: records the steps, not those taken again; report: called for faults after which the check can
-          continue; None: the first fault is raised.
+          continue; None: the first fault is raised; seed: of the episodes, by default one as runs give them to envs.
         """
+        self._seed = seed
         self._env, self._name, self._n_step = env, env_name(cfg), 0
         self._recorder, self._report = recorder or Recorder(None), report
         self._space, self._action_space = env_spaces(env, self._name)
@@ -262,19 +282,33 @@ class EnvCheck:
 
     def _run(self, n_step: int) -> str | None:
         """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
-        self._core()
-        found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, self._statistics)
+        self._signature()
+        self._warm_up()
+        found = self._first_difference(n_step)
         if found is None:
             return None
-        step, what, path, was, now = found
+        step, what, _, _, _ = found
         for each in self._statistics:
             if each.stream in what:  # a wrapper whose name says that it normalises these values
                 return each.sentence(self._name)
+        return not_repeated(Place(self._name, step).of(0), self._words(found), SEED_DO)
+
+    def seed_fault(self) -> str | None:
+        """The values that this seed does not repeat, in words; for a second check of an env with another seed."""
+        found = self._first_difference(MAX_REPLAY)
+        return None if found is None else self._words(found)
+
+    def _first_difference(self, n_step: int) -> Difference | None:
+        return first_difference(
+            lambda: {'observation': self._reset(self._seed)}, self._rollout, n_step, self._statistics
+        )
+
+    def _words(self, found: Difference) -> str:
+        step, what, path, was, now = found
         pair = f'{of_entry(path)} {show_value(was)} and {show_value(now)}'
-        got = f'two resets with seed={SEED} returned{pair}'
         if step:
-            got = f'two episodes with seed={SEED} and the same actions differ: {what}{pair}'
-        return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
+            return f'two episodes with seed={self._seed} and the same actions differ: {what}{pair}'
+        return f'two resets with seed={self._seed} returned{pair}'
 
     def _sample(self, mask: object) -> Action:
         """A random action; a legal one if there is a mask."""
@@ -289,47 +323,49 @@ class EnvCheck:
         if not again:
             self._env.action_space.seed(SEED)
         self._n_step = 0
-        obs = self._reset(SEED, recorder)
+        obs = self._reset(self._seed, recorder)
         for self._n_step in range(1, n_step + 1):
             if not again:
                 self._actions.append(self._sample(obs.get(ACTION_MASK)))
-            raw, obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], recorder)
+            obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], recorder)
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
             seen: dict[str, Mapping[str, Any]] = {'observation': obs, **{key: {'': x} for key, x in values.items()}}
             if terminated or truncated:
-                obs = seen['first observation of the next episode'] = self._reset_leaves(raw, recorder)
-            elif self._n_step == n_step:
-                self._reset_leaves(raw)
+                obs = seen['first observation of the next episode'] = self._reset(None, recorder)
             yield seen
             if recorder.is_over():
                 return
 
-    def _core(self) -> None:
-        """Checks the env inside all wrappers; they would fail themselves at a wrong signature or number of values."""
-        env = self._env.unwrapped
-        missing = [k for k in ('seed', 'options') if not takes_keyword(env.reset, k)]
+    def _signature(self) -> None:
+        """Checks the arguments of an env without wrappers; with wrappers the call itself tells, since they may give others."""
+        if isinstance(self._env, gymnasium.Wrapper):
+            return
+        missing = [k for k in ('seed', 'options') if not takes_keyword(self._env.reset, k)]
         if missing:
-            got = f'reset has no argument {" or ".join(missing)}'
-            is_tolerated = 'seed' not in missing and env is self._env  # wrappers pass both on
-            self._unusable((got, 'reset(*, seed=None, options=None)', RESET_DO), is_tolerated)
-        obs, info = self._unpacked('reset', env.reset(seed=SEED, **own_copy(self._reset_kwargs)))
-        mask = None
-        if self._choices is not None:
-            mask = next((x[ACTION_MASK] for x in (obs, info) if isinstance(x, Mapping) and ACTION_MASK in x), None)
-            if mask is None and (method := mask_method(self._env)) is not None:
-                mask = method()
-            if mask is None:
-                return  # a wrapper has the mask; any action may be an illegal one
+            self._unusable(_lacks(' or '.join(missing)), is_tolerated='seed' not in missing)
+
+    def _warm_up(self) -> None:
+        """Takes one step before the episodes that are compared: some simulators (Box2D) keep a cache that the first steps fill."""
+        obs = self._reset(self._seed)
         self._n_step = 1
-        env.action_space.seed(SEED)
-        is_same = self._env.action_space == env.action_space  # else a wrapper takes other actions
-        self._unpacked('step', env.step(self._sample(mask) if is_same else env.action_space.sample()))
+        self._env.action_space.seed(SEED)
+        self._step(self._sample(obs.get(ACTION_MASK)), Recorder(None))
         self._n_step = 0
+
+    def _call(self, call: Literal['reset', 'step'], method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls reset or step of the env; a wrapper may fail at what the env inside it returns, or takes."""
+        try:
+            return method(*args, **kwargs)
+        except RAW_ERRORS as error:
+            if call == 'reset' and (refused := _REFUSED_KEYWORD.search(str(error))):
+                raise BrokenContractError(*_lacks(refused[1])) from error
+            raise_if_broken(error, call)
+            raise
 
     def _reset(self, seed: int | None, recorder: Recorder | None = None) -> dict[str, np.ndarray]:
         """Resets the env; returns the checked leaves of the first observation by their paths."""
         start = time.perf_counter()
-        result = self._env.reset(seed=seed, **own_copy(self._reset_kwargs))
+        result = self._call('reset', self._env.reset, seed=seed, **own_copy(self._reset_kwargs))
         seconds = time.perf_counter() - start
         obs, info = self._unpacked('reset', result)
         self._check_info(info, 'reset')
@@ -339,9 +375,9 @@ class EnvCheck:
             recorder.began(seconds, found)
         return found
 
-    def _step(self, action: Action, recorder: Recorder) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
+    def _step(self, action: Action, recorder: Recorder) -> tuple[dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
-        result = self._env.step(action)
+        result = self._call('step', self._env.step, action)
         seconds = time.perf_counter() - start
         obs, reward, terminated, truncated, info = self._unpacked('step', result)
         found = checked_leaves(obs, self._space, 'step', self._note)
@@ -351,7 +387,7 @@ class EnvCheck:
         if not any(ends):
             self._check_mask(found)
         recorder.stepped(seconds, found, reward, *ends, info)
-        return obs, found, reward, *ends
+        return found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
         try:
@@ -395,20 +431,6 @@ class EnvCheck:
         self._unusable(broken, is_tolerated=isinstance(result, list) and len(result) == n)
         assert isinstance(result, list)
         return result
-
-    def _reset_leaves(self, obs: object, recorder: Recorder | None = None) -> dict[str, np.ndarray]:
-        """Resets the env and checks that the reset does not write into the final observation of the episode."""
-        before = checked_leaves(obs, self._space, 'step', self._note)
-        first = self._reset(None, recorder)
-        after = checked_leaves(obs, self._space, 'step', self._note)
-        if (path := difference(before, after)) is not None:
-            got = (
-                f'the next reset turns the observation{of_entry(path)} of this step from '
-                f'{show_value(before[path])} into {show_value(after.get(path))}'
-            )
-            wanted = 'an unchanged one, since it is the final one of the episode'
-            self._note(ToleratedError(got, wanted, 'return a copy, e.g. self.state.copy()'))
-        return first
 
     def _check_reward(self, reward: object) -> None:
         if np.asarray(reward).shape != () or np.asarray(reward).dtype.kind not in 'biuf':

@@ -339,6 +339,7 @@ class _Inspection:
             check = EnvCheck(env, cfg, seen, self.add_problem)
             try:
                 self._add_findings(check.run(self._n_step))
+                self._add_seed_0(env)
             except STOPS:
                 raise
             except BaseException as error:
@@ -384,6 +385,17 @@ class _Inspection:
                 self.add_problem(refused(sentence))
             else:
                 self._warnings.append(sentence)
+
+    def _add_seed_0(self, env: gymnasium.Env) -> None:
+        """Warns if the seed 0 alone is ignored, as by `if seed:`; other programs use it more than any other seed."""
+        if not self._facts['repeats']:
+            return
+        fault = EnvCheck(env, self._cfg, report=self.add_problem, seed=0).seed_fault()
+        if fault is not None:
+            self._warnings.append(
+                f'env {self._name!r}: the seed 0 is not honoured, though others are: {fault}; runs of zoo give envs other '
+                'seeds; test `if seed is not None` in place of `if seed`.'
+            )
 
     def _add_values(self, seen: Recorder, obs_space: Space, action_space: Space) -> None:
         self._facts |= {'repeats': None, **self._facts, **seen.facts()}
