@@ -266,7 +266,7 @@ def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:
     assert f'{WORTH_STEPS:,} gradient steps' in (ROOT / 'docs' / 'speed.md').read_text()
 
 
-@pytest.mark.parametrize('page', ['SECURITY.md', 'docs/faults.md'])
+@pytest.mark.parametrize('page', ['SECURITY.md', 'tests/promises.md'])
 def test_tests_behind_the_promises_of_a_page_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     rows = re.search(r'^\| promise \| test \|\n\|---\|---\|\n((?:\|.*\n)+)', text, re.MULTILINE)[1].splitlines()

@@ -159,7 +159,7 @@ class Callback:
     `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
     the run after the current round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
     `on_update`.
-    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
+    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/callbacks.md.
     """
 
     def on_start(self, job: RunView) -> None:
