@@ -5,11 +5,14 @@ python run_onnx.py policy.onnx [ENV]
 """
 
 import json
+import os
 import sys
 
 import gymnasium
 import numpy as np
-import onnxruntime
+
+os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')  # before the import, with which the telemetry of onnxruntime starts
+import onnxruntime  # noqa: E402
 
 session = onnxruntime.InferenceSession(sys.argv[1])
 about = session.get_modelmeta().custom_metadata_map  # texts; lists and spaces in them are JSON

@@ -23,6 +23,7 @@ from zoo.backend.native.build import build
 from zoo.core.registry import POLICY_REGISTRY
 
 torch.set_num_threads(1)
+os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')
 os.environ['XDG_STATE_HOME'] = os.devnull  # zoo records no run of a test, neither here nor in the user's own folder
 # a slow example means a busy machine, not a property that fails
 settings.register_profile('zoo', deadline=None, suppress_health_check=[HealthCheck.too_slow])

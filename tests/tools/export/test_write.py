@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from zoo.core.errors import RunError, UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
+from zoo.run.checkpoint import load_checkpoint
 from zoo.tools.export import FORMATS
+from zoo.tools.results.card import card
 
 onnxruntime = pytest.importorskip('onnxruntime', reason='the extra export is not installed')
 
@@ -323,6 +326,38 @@ def test_policies_without_values_are_refused_the_value(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=said):
             make_policy(name).export(tmp_path / 'p.onnx', value=True)
     assert not list(tmp_path.iterdir())
+
+
+EXPORT = """
+from zoo import load_policy, make_policy
+policy = make_policy('cartpole_ppo')
+policy.export('p.onnx')
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('code', ['export', 'example', 'card'])
+def test_telemetry_of_onnxruntime_never_starts(code: str, tmp_path: Path) -> None:
+    """Oracle: the home folder, in which its telemetry keeps an id and a database, stays empty."""
+    root, home = Path(__file__).parents[3], tmp_path / 'home'
+    home.mkdir()
+    run_code(tmp_path, EXPORT, home if code == 'export' else tmp_path)
+    if code == 'example':
+        run_code(tmp_path, (root / 'examples' / 'run_onnx.py').read_text(), home, 'p.onnx', 'CartPole-v1')
+    if code == 'card':
+        policy = make_policy('ppo', Box(-1.0, 1.0, (4,)))
+        policy.save(tmp_path / 'a.safetensors')
+        text = card(load_checkpoint(tmp_path / 'a.safetensors'), policy.export(tmp_path / 'p.onnx'))
+        run_code(tmp_path, re.search('```python\n(.*?)```', text, re.S)[1], home)
+    assert list(home.rglob('*')) == []
+
+
+def run_code(folder: Path, code: str, home: Path, *arguments: str) -> None:
+    """Runs code in a new process with a home folder; onnxruntime is imported once in a process."""
+    unset = ('ORT_DISABLE_TELEMETRY', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME', 'XDG_DATA_HOME')
+    environ = {name: x for name, x in os.environ.items() if name not in unset}
+    environ |= {'HOME': str(home), 'PYTHONPATH': str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, '-c', code, *arguments], cwd=folder, env=environ, check=True, timeout=300)
 
 
 def test_path_that_is_none_is_refused() -> None:

@@ -172,6 +172,7 @@ class MlflowSink(Tracker):
 
     def __init__(self, cfg: MlflowConfig) -> None:
         self._cfg = cfg
+        os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')  # reports to MLflow's makers are on by default
         self._client_class = library('mlflow.tracking', 'MlflowClient', 'mlflow').MlflowClient
         self._entities = library('mlflow.entities', 'Metric', 'mlflow')
         self._lines: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()

@@ -74,6 +74,8 @@ def _write_onnx(program: ExportedProgram, file: BinaryIO, acting: ActingModule, 
 
 
 def _load_onnx(path: Path) -> Run:
+    # with its import the telemetry starts, which keeps an id of this machine in the home folder and sends it
+    os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
