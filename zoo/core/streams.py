@@ -44,6 +44,29 @@ class LogFormat(logging.Formatter):
         return f'{paint(self._name, colors.get(record.levelno, ""))} {visible(super().format(record))}'
 
 
+CLEAR_LINE = '\r\x1b[K'
+"""Goes to the begin of a terminal's line, and empties it."""
+
+
+class ClearingFormat(logging.Formatter):
+    """Formats lines of the log as another formatter does, in place of what stands in the terminal's line.
+
+    Args: inner: the other formatter; None: that of logging.
+    """
+
+    def __init__(self, inner: logging.Formatter | None = None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f'{CLEAR_LINE}{self._inner.format(record)}'
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that can rewrite a line."""
+    return stream.isatty() and os.environ.get('TERM') != 'dumb'
+
+
 @contextmanager
 def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
     """Sets the levels of loggers, by name, while the context lasts."""

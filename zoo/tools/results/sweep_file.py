@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
@@ -62,16 +62,20 @@ def write_trials(folder: Path, sweep: SweptTrials) -> None:
         file.write(sweep.model_dump_json(indent=1).encode())
 
 
+def read_trials(folder: Path) -> SweptTrials | None:
+    """Reads the file; None if there is none, or it is damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        text = without_passwords(read_small(folder / NAME).decode())
+        return SweptTrials.model_validate(json.loads(text))
+    return None
+
+
 def sweep_of(runs: Iterable[Run]) -> SweepView | None:
     """Returns the sweep that all these runs belong to; None if they belong to none, or to several."""
     folders = {folder for run in runs for folder in run.path.absolute().parents[:2] if (folder / NAME).is_file()}
     if len(folders) != 1:
         return None
-    [folder] = folders
-    found = None
-    with suppress(OSError, ValueError, RecursionError, ValidationError):
-        text = without_passwords(read_small(folder / NAME).decode())
-        found = SweptTrials.model_validate(json.loads(text))
+    found = read_trials(*folders)
     if found is None:
         return None
     trials = {trial.label: trial for trial in found.trials}

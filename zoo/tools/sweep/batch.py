@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +30,8 @@ from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
 from zoo.tools.results.read import from_here, read_run
 from zoo.tools.results.table import as_data, rows_of, table
-from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+from zoo.tools.sweep.processes import Ended, Team, say_if_too_many, set_log_format
+from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.spaces import parts_of_text
 
 MAX_RUN = 1_000
@@ -207,7 +208,12 @@ def train_many(
     logger.info('%d runs, %d at a time', len(members), min(jobs, len(members)))
     say_if_too_many(min(jobs, len(members)))
     team, waiting = Team(_train_one, imports), list(range(len(members)))
-    with tempfile.TemporaryDirectory() as notes, catch_signals() as received, team.follow_signals():
+    with (
+        tempfile.TemporaryDirectory() as notes,
+        catch_signals() as received,
+        team.follow_signals(),
+        ExitStack() as undo,
+    ):
         tasks = []
         for i, (member, folder) in enumerate(zip(members, folders, strict=True)):
             place = () if folder is None else ('--run-dir', str(folder))
@@ -215,6 +221,13 @@ def train_many(
             changes = (*overrides, *member.overrides, QUIET)
             options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
             tasks.append(Task(options, member.name, words, Path(notes) / str(i)))
+
+        def look() -> Work:
+            at_work = [task for (_, task), _ in list(team.members.values())]
+            n_ended = sum(outcome.state != 'waiting' for outcome in outcomes)
+            return Work(len(members), n_ended, {task.name: _share_of(task) for task in at_work})
+
+        undo.enter_context(shown_progress(look, overrides))
         while team.members or (waiting and not received):
             while waiting and not received and len(team.members) < jobs:
                 team.start((i := waiting.pop(0), tasks[i]))
@@ -268,8 +281,7 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     task = work[1]
     if received:
         raise Interrupted(128 + received[0])
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
+    set_log_format(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
     logging.getLogger('zoo.core.processes').setLevel(logging.ERROR)  # the first process reports signals for all
@@ -282,6 +294,13 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
 
     result = serial_pipeline(**task.options, callbacks=[on_start])
     return str(result.run_dir), result.stop_reason
+
+
+def _share_of(task: Task) -> float:
+    """Returns the share of a run in work that is done."""
+    with suppress(OSError):
+        return share_of(Path(task.note.read_text(encoding='utf-8')))
+    return 0.0
 
 
 def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) -> RunOutcome:

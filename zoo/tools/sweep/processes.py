@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.processes import catch_signals, die_with_parent, n_core
-from zoo.core.streams import LogFormat
+from zoo.core.streams import ClearingFormat, LogFormat, is_terminal
 
 logger = logging.getLogger(__name__)
 MAX_TEXT = 4_000  # most characters of an error: a pipe holds 64 KB, and with more the sender waits for the reader
@@ -109,6 +109,12 @@ class Team:
         return Ended(task, process.exitcode or 0, value, error)
 
 
+def set_log_format(formatter: logging.Formatter) -> None:
+    """Sets the format of this process's log, whose lines replace the progress that the first process may show."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(ClearingFormat(formatter) if is_terminal(sys.stderr) else formatter)
+
+
 def _run(
     work: Work, task: Any, imports: Sequence[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
 ) -> None:
@@ -122,7 +128,7 @@ def _run(
 
     torch.set_num_threads(1)
     logging.basicConfig(level=level, stream=sys.stderr)
-    logging.getLogger().handlers[0].setFormatter(LogFormat())
+    set_log_format(LogFormat())
     try:
         with catch_signals() as received:
             from zoo.config.source import import_module_or_file

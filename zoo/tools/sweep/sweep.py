@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
-from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, write_trials
+from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
 from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
+from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
 
@@ -76,7 +78,8 @@ def sweep(
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
     if n_done < plan.n_trial and (doubt := doubts(plan)):
         logger.warning('%s', doubt)
-    with catch_signals() as received:
+    look = partial(_look, plan, jobs, frozenset(_run_folders(plan)))
+    with catch_signals() as received, shown_progress(look, plan.overrides):
         if jobs == 1:
             work(plan, study, received)
         elif study.n_left():
@@ -92,6 +95,24 @@ def sweep(
         logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
         raise Interrupted(128 + received[0])
     return result
+
+
+def _look(plan: Plan, jobs: int, before: frozenset[Path]) -> Work:
+    """Returns the trials in work. Args: before: folders of runs that were there when this command began."""
+    swept = read_trials(plan.folder)
+    over = {trial.label for trial in swept.trials if trial.state in COUNTED} if swept is not None else set()
+    running: dict[str, float] = {}
+    for folder in sorted(set(_run_folders(plan)) - before):
+        label, _, seed = folder.parent.name.partition('_seed_')
+        if label not in over:  # a later seed replaces an earlier one
+            share = (int(seed) - plan.seed + share_of(folder)) / plan.n_seed
+            running[f'trial {int(label.removeprefix("trial_"))}'] = share
+    newest = list(running)[-jobs:]  # others are of processes that were killed
+    return Work(plan.n_trial, len(over), {name: running[name] for name in newest})
+
+
+def _run_folders(plan: Plan) -> list[Path]:
+    return [file.parent for file in plan.folder.glob('trial_[0-9]*_seed_[0-9]*/*/config.yaml')]
 
 
 def doubts(plan: Plan) -> str:
