@@ -57,7 +57,7 @@ A2C = 'CartPole-v1:\n  n_envs: 8\n  n_timesteps: 1000\n'
         ('a.yaml', '- 1', {}, 'holds list, not the keys of a config'),
         ('a.yaml', 'a: 1', {}, 'is not recognised as settings of rl-zoo3 or RLlib'),
         ('a.yaml', ZOO, {}, 'is already a config of zoo; train it with zoo train'),
-        ('a2c.yml', A2C, {}, 'only those of PPO are translated'),
+        ('dqn.yml', A2C, {}, 'only those of ppo, ppo_lstm, a2c, trpo are translated'),
         ('a.yml', RL_ZOO3_PPO, {}, r'holds 8 configs: Pendulum-v1, CartPole-v1.*choose one with --name'),
         ('a.yml', RL_ZOO3_PPO, {'name': 'CartPole-v9'}, r"unknown config 'CartPole-v9': did you mean 'CartPole-v1'"),
         ('a.yml', RL_ZOO3_PPO, {'source': 'sb4'}, "unknown library 'sb4': did you mean 'sb3'"),

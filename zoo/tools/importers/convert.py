@@ -20,7 +20,7 @@ from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
 from zoo.tools.importers.files import assigned, read_code, read_yaml
 from zoo.tools.importers.rllib import from_rllib, is_chain, is_rllib, settings_of
-from zoo.tools.importers.sb3 import OTHERS, from_sb3, is_sb3
+from zoo.tools.importers.sb3 import from_sb3, is_sb3
 
 
 def is_zoo(data: Any) -> bool:
@@ -204,13 +204,8 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            if path.stem in OTHERS:
-                raise ConfigError(
-                    f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
-                )
-            return from_sb3(
-                block, label if is_nested else name or block.get('env')
-            ), 'keys such as n_steps and n_timesteps'
+            env = label if is_nested else name or block.get('env')
+            return from_sb3(block, env, path.stem), 'keys such as n_steps and n_timesteps'
         case 'di-engine' | 'cleanrl':
             raise ConfigError(f'{path} is YAML; the configs of {source} are .py files: give one.')
     raise ConfigError(

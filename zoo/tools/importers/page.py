@@ -25,6 +25,7 @@ def tables() -> str:
         _pairs('DI-engine: policy.other.replay_buffer', 'key', 'here', _cells(di_engine.TABLES['replay_buffer'])),
         _pairs('DI-engine: env types', 'type', 'env', _cells(di_engine.ENV_IDS, empty='`env.env_id` names it')),
         _table('stable-baselines3 and rl-zoo3', sb3.ROWS),
+        *(_table(f'stable-baselines3: {name}', own) for name, own in sb3.OF_ALGORITHM.items() if own),
         _table('stable-baselines3: policy_kwargs', sb3.KWARGS_ROWS),
         _table('CleanRL', cleanrl.ROWS),
         _table('RLlib', rllib.ROWS),

@@ -1,4 +1,4 @@
-"""PPO settings of stable-baselines3 (rl-zoo3's YAML files, arguments of PPO(...)) -> a config of zoo."""
+"""Settings of stable-baselines3's PPO, RecurrentPPO, A2C and TRPO (rl-zoo3's YAML files, arguments) -> a config of zoo."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from zoo.config.names import data_file
+from zoo.config.section import ConfigError
 from zoo.core.errors import shown
 from zoo.tools.importers.conversion import (
     Conversion,
     Draft,
     as_number,
+    as_size,
     defaults,
     is_image_env,
     linear,
@@ -71,6 +73,10 @@ def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
 
 TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
 ROWS = rows_of(TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
+OF_ALGORITHM = {
+    name: rows_of(keys, schedule=schedule, one_less=lambda value: as_size(value) - 1)
+    for name, keys in TABLES['of_algorithm'].items()
+}
 KWARGS_ROWS = rows_of(
     TABLES['policy_kwargs'],
     widths=_widths,
@@ -80,33 +86,58 @@ KWARGS_ROWS = rows_of(
 
 
 OTHERS: list[str] = TABLES['others']
-"""Names of rl-zoo3's files for other algorithms than PPO."""
+"""Names of rl-zoo3's files for algorithms that are not translated."""
 
 
 def is_sb3(block: Any) -> bool:
-    """Whether a mapping has arguments of stable-baselines3's PPO, as the files of rl-zoo3 do."""
-    return isinstance(block, Mapping) and len(set(block) & (set(ROWS) - {'env', 'seed', 'gamma'})) >= 2
+    """Whether a mapping has arguments of a class of stable-baselines3, as the files of rl-zoo3 do."""
+    known = set(ROWS).union(*OF_ALGORITHM.values()) - {'env', 'seed', 'gamma', 'algo'}
+    return isinstance(block, Mapping) and len(set(block) & known) >= 2
 
 
-def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
-    """Translates a block of rl-zoo3's ppo.yml, or the arguments of PPO. Args: env: the id, which is the name of the block.
+def algorithm_of(block: Mapping[str, Any], file: str = '') -> str:
+    """Returns one of OF_ALGORITHM: the key algo, else the name of the file, else what keys of the block belong to.
 
+    Args: file: the name of a file of rl-zoo3, without .yml. Raises: ConfigError for the name of another algorithm.
+    """
+    name = block.get('algo', file)
+    if name in OTHERS or ('algo' in block and name not in OF_ALGORITHM):
+        raise ConfigError(
+            f"the settings are rl-zoo3's of {name}; only those of {', '.join(OF_ALGORITHM)} are translated."
+        )
+    if name in OF_ALGORITHM:
+        return str(name)
+    if str(block.get('policy')).endswith('LstmPolicy'):
+        return 'ppo_lstm'
+    return next((kind for key, kind in TABLES['marks'].items() if key in block), 'ppo')
+
+
+def from_sb3(block: Mapping[str, Any], env: str | None = None, file: str = '') -> Conversion:
+    """Translates a block of a file of rl-zoo3, or the arguments of PPO, RecurrentPPO, A2C or TRPO.
+
+    Args: env: the id, which is the name of the block; file: as for `algorithm_of`.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
     draft = Draft()
+    kind = algorithm_of(block, file)
+    rows = ROWS | OF_ALGORITHM[kind]
     kwargs = _kwargs(draft, block.get('policy_kwargs'))
     name = env or block.get('env')
     none = "the env is not named; give the name of the block, zoo convert --name CartPole-v1, or a key 'env'."
-    put_env(draft, name, f'env {name}', none)
-    draft.put('policy.type', 'ppo', 'PPO')
-    translate(draft, ROWS, block, WHO)
+    if name == 'default':
+        draft.became.append(('block default', 'it names no env: give one, e.g. zoo train .. env.id=CartPole-v1'))
+    else:
+        put_env(draft, name, f'env {name}', none)
+    policy = 'ppo' if kind == 'ppo_lstm' else kind
+    draft.put('policy.type', policy, kind)
+    translate(draft, rows, block, WHO)
     translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
-    defaults(draft, ROWS, TABLES['defaults'], block, WHO)
+    defaults(draft, rows, TABLES['defaults'][kind], block, WHO)
     if not draft.unreadable:
-        _put_batch(draft)
+        _put_batch(draft, kind)
         _put_env_parts(draft)
-        _put_policy(draft)
-        _put_optimizer(draft)
+        _put_policy(draft, kind)
+        _put_optimizer(draft, kind)
     return draft.finish('settings of stable-baselines3, as in rl-zoo3')
 
 
@@ -119,11 +150,20 @@ def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
     return {}
 
 
-def _put_batch(draft: Draft) -> None:
-    wanted = draft.given['batch_size']
-    n = draft.at('policy.collect.n_step', 2048) * draft.at('env.collector_env_num', 1)
-    size = nearest_divisor(n, min(wanted, n))
-    note = '' if size == wanted else f'a divisor of the rollout, {n}; SB3 makes the last minibatch smaller'
+def _put_batch(draft: Draft, kind: str) -> None:
+    """Sets the minibatch; for a memory also the sequences, which are as long as a minibatch or a rollout allows."""
+    n_step = draft.at('policy.collect.n_step')
+    n, wanted = n_step * draft.at('env.collector_env_num', 1), draft.given.get('batch_size')
+    if kind == 'a2c':
+        draft.became.append(('A2C', 'policy.learn.batch_size: all of a rollout, once'))
+        return
+    n_seq, whole = 1, ''
+    if kind == 'ppo_lstm':
+        n_seq = nearest_divisor(n_step, min(wanted, n_step))
+        draft.put('policy.learn.sequence', {'len': n_seq}, 'RecurrentPPO', 'the steps of an env in a minibatch')
+        whole = f', in whole sequences of {n_seq}'
+    size = nearest_divisor(n, min(wanted, n), n_seq)
+    note = '' if size == wanted else f'a divisor of the rollout, {n}{whole}; SB3 makes the last minibatch smaller'
     draft.put('policy.learn.batch_size', size, f'batch_size={wanted}', note)
 
 
@@ -146,11 +186,37 @@ def _put_env_parts(draft: Draft) -> None:
         if key in TABLES['normalize']:
             draft.put(TABLES['normalize'][key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
         else:
-            draft.drop(f'normalize: {key}={shown(value)}', 'observations and rewards are clipped to +-10')
+            _refuse_normalize(draft, key, value)
 
 
-def _put_policy(draft: Draft) -> None:
+def _refuse_normalize(draft: Draft, key: str, value: Any) -> None:
+    """Drops an argument of VecNormalize that asks for what zoo does; any other is a problem."""
+    if key in TABLES['normalize_fixed'] and value == TABLES['normalize_fixed'][key]:
+        draft.drop(f'normalize: {key}={shown(value)}', 'that is how it is here')
+    elif key in ('clip_obs', 'clip_reward'):
+        what = 'observations' if key == 'clip_obs' else 'rewards'
+        draft.refuse(
+            f'normalize: {key} is {shown(value)}, but normalised {what} are clipped to +-10 here; leave it out.'
+        )
+    elif key == 'norm_obs_keys':
+        draft.refuse(
+            f'normalize: norm_obs_keys is {shown(value)}, but policy.model.obs_norm normalises all entries that are no '
+            'images; leave it out, or normalise these entries in a wrapper of your env.'
+        )
+    else:
+        draft.refuse(f'normalize: {key} is {shown(value)}, which has no counterpart here; leave it out.')
+
+
+def _put_policy(draft: Draft, kind: str) -> None:
     given = draft.given
+    if kind == 'trpo':
+        draft.put('policy.learn.grad_clip', None, 'TRPO, which clips no gradients of the critic')
+        draft.put(
+            'policy.learn.adam_eps', 5e-6, "SB3's Adam, with epsilon 1e-5", 'half of it: the squared error is halved'
+        )
+        if draft.at('policy.learn.adv_norm') is not None:
+            is_normal = draft.at('policy.learn.adv_norm') != 'off'
+            draft.put('policy.learn.adv_norm', 'batch' if is_normal else 'off', f'normalize_advantage={is_normal}')
     if (limit := given.get('clip_range_vf')) is not None:
         value = {'type': 'clip', 'range': limit}
         draft.put('policy.learn.value_loss', value, f'clip_range_vf={limit}', ROWS['clip_range_vf'].note)
@@ -164,23 +230,49 @@ def _put_policy(draft: Draft) -> None:
             draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
     elif freq is not None:
         draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
-    of_images = given.get('policy') == 'CnnPolicy'
-    if given.get('policy') not in (None, 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy'):
-        draft.refuse(
-            f'policy is {shown(given["policy"])}, which has no counterpart; use MlpPolicy, CnnPolicy or MultiInputPolicy, '
-            'and for a recurrent one policy.model.recurrent in a config of zoo.'
-        )
+    names = TABLES['policies']['ppo_lstm' if kind == 'ppo_lstm' else 'others']
+    if given.get('policy') not in (None, *names):
+        draft.refuse(f'policy is {shown(given["policy"])}, which has no counterpart; use {", ".join(names)}.')
+    of_images = str(given.get('policy')).startswith('Cnn')
     if of_images:
-        draft.put('policy.model.encoder', 'nature', 'policy=CnnPolicy')
+        draft.put('policy.model.encoder', 'nature', f'policy={given["policy"]}')
         if draft.at('policy.model.shared_encoder') is None:
-            draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
-    if (widths := given.get('policy_kwargs.net_arch')) is not None:  # the default is the same: 2 x 64, none for images
+            draft.put('policy.model.shared_encoder', True, f'policy={given["policy"]}')
+    widths = given.get('policy_kwargs.net_arch')
+    if kind == 'ppo_lstm':
+        _put_memory(draft, widths, of_images)
+    elif widths is not None:  # the default is the same: 2 x 64, none for images
         _put_layers(draft, widths, of_images)
 
 
-def _put_optimizer(draft: Draft) -> None:
+def _put_memory(draft: Draft, widths: tuple[list[int], list[int], list[int]] | None, of_images: bool) -> None:
+    """Sets the LSTMs of actor and critic, which see the observation or the features of an image; net_arch comes after them."""
+    given = {key.removeprefix('policy_kwargs.'): x for key, x in draft.given.items()}
+    size, n_layer = given.get('lstm_hidden_size', 256), given.get('n_lstm_layers', 1)
+    has_critic = bool(given.get('enable_critic_lstm', True))
+    value = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'critic': has_critic}
+    draft.put('policy.model.recurrent', value, f'lstm_hidden_size={size}, enable_critic_lstm={has_critic}')
+    if not has_critic:
+        draft.drop('a linear layer of the critic', 'with the next layer it is one linear layer')
+    if not of_images and given.get('policy') != 'MultiInputLstmPolicy':
+        draft.put('policy.model.encoder', 'flat', 'RecurrentPPO', 'the LSTM sees the observation itself')
+    usual = [] if of_images else [64, 64]
+    shared, actor, critic = widths or ([], usual, usual)
+    old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
+    if shared:
+        draft.refuse(f'policy_kwargs.net_arch has shared layers, {shared}; give dict(pi=[..], vf=[..]).')
+    draft.put('policy.model.actor_head', list(actor), old)
+    draft.put('policy.model.critic_head', list(critic), old)
+
+
+def _put_optimizer(draft: Draft, kind: str) -> None:
     """Sets the optimizer with its options as one component; torch's Adam with a weight decay becomes adamw."""
     start = 'policy_kwargs.optimizer_'
+    if kind == 'a2c' and draft.given.get('use_rms_prop') and f'{start}class' not in draft.given:
+        eps = draft.given['rms_prop_eps']
+        value = {'type': 'rmsprop', 'alpha': 0.99, 'eps': eps}
+        draft.put('policy.learn.optimizer', value, f'use_rms_prop=True, rms_prop_eps={eps}')
+        return
     if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
         given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
         kind, old = given.pop('optimizer_class', 'adam'), ', '.join(f'{key}={x}' for key, x in found.items())
