@@ -141,6 +141,14 @@ def test_tracker_distinguishes_envs() -> None:
     assert list(tracker.returns) == [10.0, 3.0, 7.0, 90.0] and list(tracker.lengths) == [1, 2, 2, 3]
 
 
+def test_tracker_has_the_returns_of_all_envs_that_end_in_a_rollout() -> None:
+    """Env i of 256 gets i a step for 8 steps: the mean return is 8 (0 + 255) / 2 = 1020."""
+    tracker, end = EpisodeTracker(256), torch.zeros(8, 256, dtype=torch.bool)
+    end[-1] = True
+    tracker.record(torch.arange(256.0).expand(8, 256), end, None)
+    assert len(tracker.returns) == 256 and sum(tracker.returns) / 256 == 1020.0 and set(tracker.lengths) == {8}
+
+
 @pytest.mark.parametrize('with_resets', [False, True])
 def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -162,10 +170,11 @@ def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
     assert tracker.n_episode == len(returns) > 20
 
 
-def test_tracker_keeps_the_last_hundred_in_order_of_time() -> None:
+def test_tracker_keeps_the_newest_rollouts_that_have_a_hundred_in_order_of_time() -> None:
     tracker = EpisodeTracker(60)
-    tracker.record(torch.arange(120.0).view(2, 60), torch.ones(2, 60, dtype=torch.bool), None)
-    assert list(tracker.returns) == list(range(20, 120)) and tracker.n_episode == 120
+    for first in (0.0, 60.0, 120.0):
+        tracker.record(torch.arange(first, first + 60).view(1, 60), torch.ones(1, 60, dtype=torch.bool), None)
+    assert list(tracker.returns) == list(range(60, 180)) and tracker.n_episode == 180
 
 
 def test_reset_drops_the_episodes_that_were_under_way() -> None:

@@ -20,7 +20,7 @@ from zoo.env import EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import EnvContractError
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
-from zoo.worker.infos import ALL_NUMBERS, MOST_KEYS, N_MISSED, InfoKeys, InfoReader, InfoTally
+from zoo.worker.infos import ALL_NUMBERS, MOST_KEYS, N_MISSED, InfoKeys, InfoReader, InfoTally, Recent
 
 VECTOR = 'tests.worker.info_envs:vector_env'
 FORMS = {
@@ -110,11 +110,26 @@ def test_the_mean_over_steps_leaves_out_those_with_nan() -> None:
     assert found == {0: {'speed': 3.0}, 1: {}}  # (2 + 4) / 2; env 1 never had a number
 
 
-def test_a_tally_has_the_last_100_numbers_and_leaves_nan_out() -> None:
+def test_a_tally_has_the_numbers_of_a_rollout_and_leaves_nan_out() -> None:
     tally = InfoTally()
     tally.add([{'a': float(i)} for i in range(150)])
     tally.add([{'a': math.nan, 'success': 1.0}])
-    assert tally.metrics() == {'info/a_mean': 99.5, 'info/success_mean': 1.0, 'success_rate': 1.0}  # mean of 50 to 149
+    assert tally.metrics() == {'info/a_mean': 74.5, 'info/success_mean': 1.0, 'success_rate': 1.0}  # mean of 0 to 149
+
+
+def test_recent_numbers_are_of_the_fewest_newest_rollouts_that_have_100() -> None:
+    recent = Recent()
+    for first, n, kept in (
+        (0, 60, 60),
+        (100, 60, 120),  # 60 alone are too few
+        (200, 40, 100),  # 60 + 40
+        (300, 256, 256),
+        (600, 10, 266),  # not the last 90 envs of the 256
+        (700, 0, 266),
+    ):
+        recent.add([float(first + i) for i in range(n)])
+        assert len(recent) == kept
+    assert list(recent)[:2] == [300.0, 301.0] and list(recent)[-1] == 609.0
 
 
 def test_a_name_that_no_info_has_is_a_warning_with_the_names_there_are(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import torch
 from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.metrics import over_ranks
 from zoo.run.observers.base import Parts, Progress, RunView
-from zoo.worker.infos import InfoTally
+from zoo.worker.infos import InfoTally, Recent
 
 
 class Agreement:
@@ -65,16 +65,19 @@ class Agreement:
         """The text of the first rank that has one."""
         return next(filter(None, self._ranks.gather(text)), '')
 
-    def episodes(self) -> tuple[Sequence[float], Sequence[int], InfoTally]:
-        """Returns, lengths and the env's own numbers of the last 100 training episodes of each rank."""
+    def episodes(self) -> tuple[Sequence[float], Sequence[float], InfoTally]:
+        """Returns, lengths and the env's own numbers of the last training episodes of each rank, see `Recent`."""
         own = self._parts.collector.episodes
         found = self._ranks.gather(
             (list(own.returns), list(own.lengths), {k: list(v) for k, v in own.infos.values.items()})
         )
         infos = InfoTally()
+        merged: dict[str, list[float]] = {}
         for *_, values in found:
             for key, numbers in values.items():
-                infos.values.setdefault(key, []).extend(numbers)  # type: ignore[arg-type]
+                merged.setdefault(key, []).extend(numbers)
+        for key, numbers in merged.items():
+            infos.values.setdefault(key, Recent()).add(numbers)
         return [x for returns, *_ in found for x in returns], [n for _, lengths, _ in found for n in lengths], infos
 
     def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -188,17 +188,53 @@ def row_observers(
     )
 
 
-class InfoTally:
-    """The numbers of the last 100 episodes that had them, by key."""
+N_RECENT = 100  # episodes that means for the log are taken over, at least
+
+
+class Recent(Sequence[float]):
+    """Numbers of the last episodes: all those of the newest rollouts, as few rollouts as have 100 together.
+
+    A rollout is kept whole. Its episodes are in the order of their envs where they end at the same time, so that a part of
+    them would be the episodes of some envs alone.
+    """
 
     def __init__(self) -> None:
-        self.values: dict[str, deque[float]] = {}
+        self._numbers: list[float] = []
+        self._n_each: deque[int] = deque()  # of each rollout
+
+    def add(self, numbers: Sequence[float]) -> None:
+        """Adds the numbers of a rollout."""
+        if not numbers:
+            return
+        self._numbers += numbers
+        self._n_each.append(len(numbers))
+        n_old = 0
+        while len(self._numbers) - n_old - self._n_each[0] >= N_RECENT:
+            n_old += self._n_each.popleft()
+        del self._numbers[:n_old]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._numbers[i]
+
+
+class InfoTally:
+    """The numbers of the last episodes that had them, by key, see `Recent`."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Recent] = {}
 
     def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
+        """Adds the numbers of the episodes of a rollout."""
+        by_key: dict[str, list[float]] = {}
         for numbers in episodes:
             for key, value in numbers.items():
                 if not math.isnan(value):  # nan: the env had no number
-                    self.values.setdefault(key, deque(maxlen=100)).append(value)
+                    by_key.setdefault(key, []).append(value)
+        for key, values in by_key.items():
+            self.values.setdefault(key, Recent()).add(values)
 
     def metrics(self) -> dict[str, float]:
         """The means for the log, without the group's name: info/<key>_mean, and success_rate."""
@@ -214,14 +250,14 @@ def success_of(means: Mapping[str, float]) -> float | None:
 
 
 class EpisodeTracker:
-    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
+    """Undiscounted returns and lengths of the last training episodes (see `Recent`), updated once per rollout.
 
     Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
     """
 
     def __init__(self, n_env: int) -> None:
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[int] = deque(maxlen=100)
+        self.returns = Recent()
+        self.lengths = Recent()
         self.n_episode, self.n_reset = 0, 0
         self.infos = InfoTally()
         self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
@@ -247,7 +283,7 @@ class EpisodeTracker:
         t, b = np.nonzero(ends)  # in order of time
         whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
         for kept, sums in ((self.returns, total), (self.lengths, length)):
-            kept.extend((sums[t + 1, b] - sums[before[t, b], b])[whole][-100:].tolist())
+            kept.add((sums[t + 1, b] - sums[before[t, b], b])[whole].tolist())
         self.n_episode += int(np.count_nonzero(whole))
         self.n_reset += len(t)
         self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
