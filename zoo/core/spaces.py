@@ -18,6 +18,7 @@ from zoo.core.errors import UserError, brief, of_entry
 
 Raw = Any  # what an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them
 ACTION_MASK = 'action_mask'
+WINDOW_MASK = 'window_mask'  # entry that env.window adds: which places of the windows hold observations of this episode
 """Name of the observation leaf that says which actions are allowed: a MultiBinary, true for an allowed one."""
 
 
@@ -209,6 +210,12 @@ def mask_space(space: Space) -> MultiBinary | None:
     """The space of the observations' action mask; None if they have none."""
     found = space.spaces.get(ACTION_MASK) if isinstance(space, Dict) else None
     return found if isinstance(found, MultiBinary) else None
+
+
+def window_len(space: Space) -> int | None:
+    """The number of observations in a window (env.window): each entry then begins with that dimension; None: no window."""
+    found = space.spaces.get(WINDOW_MASK) if isinstance(space, Dict) and not space.is_tuple else None
+    return found.shape[0] if isinstance(found, MultiBinary) and len(found.shape) == 1 else None
 
 
 def obs_dtype(space: Leaf) -> torch.dtype:

@@ -14,7 +14,18 @@ from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.core.action_map import Action
 from zoo.core.errors import show_error
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, mask_size
+from zoo.core.spaces import (
+    ACTION_MASK,
+    WINDOW_MASK,
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    mask_size,
+)
 from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
 from zoo.env.config import EnvConfig, MaskSource
 from zoo.env.errors import (
@@ -188,7 +199,7 @@ def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: st
         raise ConfigError(f'{place} takes the env and {takes}: {error}; correct its arguments.') from error
 
 
-OBS, PREV_ACTION, PREV_REWARD, WINDOW_MASK = 'obs', 'prev_action', 'prev_reward', 'window_mask'
+OBS, PREV_ACTION, PREV_REWARD = 'obs', 'prev_action', 'prev_reward'
 MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
 
 

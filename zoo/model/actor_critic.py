@@ -12,10 +12,10 @@ from zoo.config.section import Section
 from zoo.core.data import Obs
 from zoo.core.lazy import lazy_names
 from zoo.core.registry import MODEL_REGISTRY
-from zoo.core.spaces import ACTION_MASK, Space
+from zoo.core.spaces import ACTION_MASK, WINDOW_MASK, Space, window_len
 from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
 from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
-from zoo.model.inputs import check_mask, make_input, update_input, views_of
+from zoo.model.inputs import check_mask, has_windows, make_input, update_input, views_of, without_empty
 from zoo.model.layers import Layers, ValueHead
 from zoo.rl_utils.distribution import make_dist
 
@@ -29,16 +29,20 @@ class Networks(nn.Module):
     Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: the sizes of layers come from them.
     Attributes: dist: the distribution of the actions. is_masked: whether observations hold an action mask, which is
       applied to logits. leaf: name of the single entry of a Dict that the networks see, or None.
-      actor_leaves: names of the entries that acting needs; None if it needs all.
+      actor_leaves: names of the entries that acting needs; None if it needs all. sees_window: whether `leaf` is a window that
+      is normalised, whose empty places become 0.
     """
 
     def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
         super().__init__()
         arch: Arch = getattr(cfg, 'arch', None) or ARCHS[getattr(cfg, 'shared_encoder', False)]
-        views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder), arch != 'dual')
+        window = window_len(obs_space) if cfg.obs_norm else None
+        keep_dict, is_shared = takes_dicts_alone(cfg.encoder), arch != 'dual'
+        views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, keep_dict, is_shared, window is not None)
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
-        self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
+        self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window)
+        self.sees_window = views.leaf is not None and has_windows(self.input)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if arch == 'dual' else self.actor_encoder
@@ -84,12 +88,17 @@ class Networks(nn.Module):
 
     def update_normalizer(self, obs: Obs, weight: Tensor | None = None) -> None:
         """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
-        if not isinstance(self.input, nn.Identity):
-            update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
+        if isinstance(self.input, nn.Identity):
+            return
+        marks = obs[WINDOW_MASK] if self.sees_window else None
+        update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight, marks)
 
     def _encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""
-        return self.input(obs if self.leaf is None else obs[self.leaf])
+        if self.leaf is None:
+            return self.input(obs)
+        x = self.input(obs[self.leaf])
+        return without_empty(x, obs[WINDOW_MASK]) if self.sees_window else x
 
     def _value_outputs(self, feature: Tensor) -> dict[str, Tensor]:
         """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""

@@ -16,6 +16,7 @@ from zoo.core.data import Obs
 from zoo.core.errors import UserError, of_entry, shown
 from zoo.core.spaces import (
     ACTION_MASK,
+    WINDOW_MASK,
     Box,
     Dict,
     Discrete,
@@ -26,14 +27,17 @@ from zoo.core.spaces import (
     leaf_spaces,
     leaves_by_path,
     mask_space,
+    window_len,
     with_entries,
 )
 from zoo.model.images import Pixels, holds_images
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd
 
 
-def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool = True) -> nn.Module:
+def make_input(
+    obs_space: Space, obs_norm: bool = False, normalize_images: bool = True, window: int | None = None
+) -> nn.Module:
     """The first stage of a model: observations -> the input of the networks of `make_encoder(obs_space)`.
 
     Indices become one-hot vectors, side by side if there are several. Images become [..., C, H, W], other leaves vectors
@@ -42,31 +46,60 @@ def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool 
     Images of bytes from 0 to 255 stay bytes: the networks of `make_encoder` scale them, and your own network must do so too.
     Images of bytes with another upper bound become numbers from 0 to 1.
 
-    Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`.
+    Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`; window: the
+      number of observations in the windows of which the space is a part; None: see `window_len`.
     Raises: UserError if obs_norm is true and the observations are images, not a Dict.
     """
+    if window is None:
+        window = window_len(obs_space)
     if isinstance(obs_space, Dict):
-        return DictInput(without_mask(obs_space), obs_norm, normalize_images)
+        return DictInput(without_mask(obs_space), obs_norm, normalize_images, window)
     if obs_norm and holds_images(obs_space):
         raise UserError(
             f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
             ' whose pixels are scaled already; set policy.model.obs_norm=false'
         )
-    return _leaf_input(obs_space, obs_norm, normalize_images)
+    return _leaf_input(obs_space, obs_norm, normalize_images, window)
 
 
-def update_input(stage: nn.Module, obs: Obs, weight: Tensor | None = None) -> None:
-    """Adds observations [N, *O] to the statistics of a stage of `make_input`, if it keeps any."""
-    if isinstance(stage, RunningMeanStd):
-        stage.update(obs, weight)
-    elif isinstance(stage, DictInput):
+def update_input(stage: nn.Module, obs: Obs, weight: Tensor | None = None, marks: Tensor | None = None) -> None:
+    """Adds observations [N, *O] to the statistics of a stage of `make_input`, if it keeps any.
+
+    Args: marks: [N, n], the places of windows that hold an observation; None: from the observations, if these are a Dict.
+    """
+    if isinstance(stage, DictInput):
         for path, inner in stage.named_stages():
-            update_input(inner, entry_at(obs, path), weight)
+            update_input(inner, entry_at(obs, path), weight, stage.marks(obs))
     elif isinstance(stage, NormedVector):
-        stage.norm.update(stage.vector(obs), weight)
+        _update(stage.norm, stage.vector(obs), weight, marks)
+    elif isinstance(stage, RunningMeanStd):
+        _update(stage, obs, weight, marks)
 
 
-def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool) -> nn.Module:
+def _update(norm: RunningMeanStd, x: Tensor, weight: Tensor | None, marks: Tensor | None) -> None:
+    if isinstance(norm, WindowMeanStd) and marks is not None:
+        norm.update_places(x, real_places(marks, x.shape[-1]), weight)
+    else:
+        norm.update(x, weight)
+
+
+def has_windows(stage: nn.Module) -> bool:
+    """Whether a stage for one leaf normalises windows, whose empty places are to be 0."""
+    return isinstance(stage.norm if isinstance(stage, NormedVector) else stage, WindowMeanStd)
+
+
+def real_places(marks: Tensor, n_entry: int) -> Tensor:
+    """The entries of flat windows [.., n_entry] bool that hold an observation. Args: marks: [.., n], the same of the n places."""
+    n_each = n_entry // marks.shape[-1]
+    return (marks != 0).unsqueeze(-1).expand(*marks.shape, n_each).flatten(-2)
+
+
+def without_empty(x: Tensor, marks: Tensor) -> Tensor:
+    """Flat windows [.., n_entry] with zeros at the places that hold no observation."""
+    return x.masked_fill(~real_places(marks, x.shape[-1]), 0.0)
+
+
+def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool, window: int | None) -> nn.Module:
     if isinstance(space, Discrete):
         return OneHot(space.n)  # of unit scale: nothing to normalise
     if isinstance(space, MultiDiscrete):
@@ -75,7 +108,10 @@ def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool) -> nn.Modul
         return Pixels(space, normalize_images)
     if not isinstance(space, Box):
         return ToVector(len(space.shape))
-    norm = RunningMeanStd((input_width(space),)) if obs_norm else None
+    norm: RunningMeanStd | None = None
+    if obs_norm:
+        is_window = window is not None and space.shape[:1] == (window,)
+        norm = (WindowMeanStd if is_window else RunningMeanStd)((input_width(space),))
     if len(space.shape) == 1:
         return nn.Identity() if norm is None else norm
     vector = ToVector(len(space.shape))
@@ -138,15 +174,18 @@ class DictInput(nn.Module):
     Missing entries are left out, so that a network that does not need them can run.
     """
 
-    def __init__(self, space: Dict, obs_norm: bool = False, normalize_images: bool = True) -> None:
+    def __init__(
+        self, space: Dict, obs_norm: bool = False, normalize_images: bool = True, window: int | None = None
+    ) -> None:
         super().__init__()
         self.space, self._names = space, leaf_names(space)
         self._paths = list(self._names)
         stages = {
-            module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images)
+            module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images, window)
             for i, (path, leaf) in enumerate(leaves_by_path(space).items())
         }
         self.stages = nn.ModuleDict(stages)
+        self._has_windows = any(map(has_windows, stages.values()))
 
     def named_stages(self) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
         """Path and stage of each leaf."""
@@ -156,9 +195,15 @@ class DictInput(nn.Module):
         found = {}
         for path, stage in self.named_stages():
             x = entry_at(obs, path)
-            if x is not None:
-                found[self._names[path]] = stage(x)
+            if x is None:
+                continue
+            x = stage(x)
+            found[self._names[path]] = without_empty(x, obs[WINDOW_MASK]) if has_windows(stage) else x
         return found
+
+    def marks(self, obs: Obs) -> Tensor | None:
+        """The entry that says which places of windows hold an observation; None if no statistics need it."""
+        return obs[WINDOW_MASK] if self._has_windows else None
 
 
 def without_mask(space: Dict) -> Dict:
@@ -250,10 +295,12 @@ def views_of(
     critic_obs: Sequence[str] | None,
     keep_dict: bool = False,
     share_encoder: bool = False,
+    needs_marks: bool = False,
 ) -> Views:
     """The views for the entries that actor and critic see; None means all entries.
 
-    Args: keep_dict: a single entry stays in a Dict; share_encoder: both must see the same.
+    Args: keep_dict: a single entry stays in a Dict; share_encoder: both must see the same; needs_marks: windows are normalised,
+      so acting needs the entry that says which of their places are empty.
     Raises: UserError if a name is no entry of the observations, or if they are no Dict, or hold only a mask.
     """
     given = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
@@ -276,6 +323,8 @@ def views_of(
             )
     actor, critic = (set(known if names is None else names) for names in given.values())
     needed = actor if mask_space(obs_space) is None else actor | {ACTION_MASK}
+    if needs_marks:
+        needed = needed | {WINDOW_MASK}
     acting = None if actor == set(known) else tuple(name for name in obs_space.spaces if name in needed)
     if actor == critic and len(actor) == 1 and not keep_dict:
         (leaf,) = actor

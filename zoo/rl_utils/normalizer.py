@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -43,21 +45,28 @@ class RunningMeanStd(nn.Module):
         if self.is_frozen:
             return
         x = x.to(torch.float64)
+        valid = self._valid_rows(x, weight)
+        self._merge(x, valid, valid.sum(), self.count)
+
+    def _valid_rows(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """Rows of x that count, [N, 1, ..] bool."""
         valid = x.isfinite().flatten(1).all(1) if x.dim() > 1 else x.isfinite()
         if weight is not None:
             valid &= weight > 0
-        valid = valid.reshape(-1, *([1] * (x.dim() - 1)))
+        return valid.reshape(-1, *([1] * (x.dim() - 1)))
+
+    def _merge(self, x: Tensor, valid: Tensor, n: Tensor, count: Tensor) -> None:
+        """Adds x where it is valid: n values of the block to `count` earlier ones, one number or one for each entry."""
         x = torch.where(valid, x, 0.0)
-        n = valid.sum()
         batch_mean = x.sum(0) / n.clamp(min=1)
         batch_var = torch.where(valid, (x - batch_mean).square(), 0.0).sum(0) / n.clamp(min=1)
         if self.ranks is not ALONE:
             n, batch_mean, batch_var = self.ranks.merge(n, batch_mean, batch_var)
-        new = n / (self.count + n).clamp(min=1)  # share of this block in all rows so far; 0 if it has none
+        new = n / (count + n).clamp(min=1)  # share of this block in all rows so far; 0 if it has none
         delta = batch_mean - self.mean
         self.var.add_((batch_var - self.var) * new + delta.square() * (new * (1 - new)))
         self.mean.add_(delta * new)
-        self.count.add_(n)
+        count.add_(n)
         self.shift.copy_(self.mean)
         self.scale.copy_((self.var + self._epsilon).rsqrt())
 
@@ -76,6 +85,38 @@ class RunningMeanStd(nn.Module):
     def restore(self, x: Tensor) -> Tensor:
         """Inverse of `standardize`."""
         return x / self.scale + self.shift
+
+
+class WindowMeanStd(RunningMeanStd):
+    """Statistics of windows, vectors of the entries of n places; only the places that hold an observation count.
+
+    At the start of an episode the first places of a window are empty. So each entry has a count of its own; a state without
+    these counts continues with the count of rows.
+    """
+
+    entry_count: Tensor
+
+    def __init__(self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        super().__init__(shape, clip, epsilon)
+        self.register_buffer('entry_count', torch.zeros(shape, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update_places(self, x: Tensor, is_real: Tensor, weight: Tensor | None = None) -> None:
+        """As `update`, for the entries of x [N, *shape] where is_real [N, *shape] is true."""
+        if self.is_frozen:
+            return
+        x = x.to(torch.float64)
+        rows = self._valid_rows(x, weight)
+        if not self.entry_count.any():
+            self.entry_count.copy_(self.count.expand_as(self.entry_count))
+        valid = rows & is_real
+        self._merge(x, valid, valid.sum(0).to(torch.float64), self.entry_count)
+        self.count.copy_(self.entry_count.amax())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f'{prefix}count' in state_dict:
+            state_dict.setdefault(f'{prefix}entry_count', torch.zeros_like(self.entry_count))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> Tensor:

@@ -278,6 +278,8 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
         return f'the native executor does not know the action distribution {type(dist).__name__}'
     if not isinstance(model, ActorCritic) or kind not in (VAC, PPG):
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
+    if model.sees_window:
+        return 'the native executor does not normalise windows of observations'
     for name, part in model.named_children():
         if why := _obstacle_of_part(name, part):
             return why

@@ -23,14 +23,14 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, rank_count_text, weight_scale
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
-from zoo.core.spaces import Space, empty_obs
+from zoo.core.spaces import WINDOW_MASK, Space, empty_obs, leaf_spaces, window_len
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
-from zoo.model.inputs import make_input
+from zoo.model.inputs import make_input, real_places, without_empty
 from zoo.model.layers import Layers, ValueHead, Width
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import gae_data, gae_estimate
 from zoo.rl_utils.init import orthogonal
-from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
+from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd, discounted_sum
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -246,8 +246,16 @@ class RNDNetworks(nn.Module):
     def __init__(self, cfg: RNDConfig, obs_space: Space) -> None:
         super().__init__()
         self.input = make_input(obs_space)
-        seen = leaves(self.input(empty_obs(obs_space, (1,))))
-        self.obs_statistics = nn.ModuleList([RunningMeanStd(tuple(x.shape[1:]), clip=OBS_CLIP) for _, x in seen])
+        seen = self.input(empty_obs(obs_space, (1,)))
+        shapes = {name: tuple(x.shape[1:]) for name, x in (seen.items() if isinstance(seen, dict) else [('', seen)])}
+        n = window_len(obs_space)
+        windows = {
+            name for name, leaf in leaf_spaces(obs_space) if n and name != WINDOW_MASK and leaf.shape[:1] == (n,)
+        }
+        self.obs_statistics = nn.ModuleList(
+            (WindowMeanStd if name in windows and len(shape) == 1 else RunningMeanStd)(shape, clip=OBS_CLIP)
+            for name, shape in shapes.items()
+        )
         self.returns = RunningMeanStd(clip=cfg.reward_clip)
         given = Inherited(hidden_sizes=cfg.hidden_sizes, activation='relu')
         target, predictor, critic = (build_encoder(cfg.encoder, obs_space, given, ENCODER) for _ in range(3))
@@ -270,9 +278,17 @@ class RNDNetworks(nn.Module):
         """Updates the statistics with the observations [N, *O] that have a weight [N] above 0."""
         each: Any
         for each, (_, x) in zip(self.obs_statistics, leaves(self.input(obs)), strict=True):
-            each.update(x, weight)
+            if isinstance(each, WindowMeanStd):
+                each.update_places(x, real_places(obs[WINDOW_MASK], x.shape[-1]), weight)
+            else:
+                each.update(x, weight)
 
     def _seen(self, obs: Obs) -> Any:
-        """The inputs of the encoders, normalised."""
+        """The inputs of the encoders, normalised; empty places of windows are 0."""
         statistics = iter(self.obs_statistics)
-        return map_tensors(lambda x: next(statistics)(x), self.input(obs))
+
+        def normalised(x: Tensor) -> Tensor:
+            each = next(statistics)
+            return without_empty(each(x), obs[WINDOW_MASK]) if isinstance(each, WindowMeanStd) else each(x)
+
+        return map_tensors(normalised, self.input(obs))

@@ -391,7 +391,9 @@ ALL_OR_NOTHING = re.compile('learn/(plasticity|intrinsic)/')
 RESETTABLE = re.compile(  # state that is reset if a file lacks it, each number separately
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
-MAY_BE_MISSING = re.compile(r'learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$|(.+[/.])?byte_scale$')
+MAY_BE_MISSING = re.compile(
+    r'learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$|(.+[/.])?(byte_scale|entry_count)$'
+)
 """State that a file may lack; if a file has it, the run must have it too."""
 IGNORED = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
 """State of older files that is ignored: random streams; draws are now functions of the seed and a counter."""
