@@ -26,10 +26,10 @@ from speed_works import WORKS  # noqa: E402
 IMAGES = ROOT / 'docs' / 'images'
 THEMES: tuple[Theme, ...] = ('light', 'dark')
 BARS = {
-    'cartpole_8x128': 'CartPole, 8 envs',
-    'pendulum_1x2048': 'Pendulum',
-    'halfcheetah_1x2048': 'HalfCheetah',
-    'pong_8x128': 'Pong, images',
+    'cartpole_8x128': 'CartPole, 8 x 128',
+    'pendulum_1x2048': 'Pendulum, 1 x 2048',
+    'halfcheetah_1x2048': 'HalfCheetah, 1 x 2048',
+    'pong_8x128': 'Pong (images), 8 x 128',
 }
 
 
@@ -42,18 +42,24 @@ def speed(theme: Theme) -> Figure:
         assert reference is not None, f'{work.name} has no other library; run benchmarks/speed.py --peers sb3 cleanrl'
         ratios[BARS[work.name]] = median_of(groups['zoo best'], 'env_step_per_s') / reference[1]
     paper = PAPER[theme]
-    drawn = Figure(figsize=(7.2, 2.3), dpi=100, layout='constrained', facecolor=paper['paper'])
+    drawn = Figure(figsize=(7.2, 2.8), dpi=100, layout='constrained', facecolor=paper['paper'])
     FigureCanvasAgg(drawn)
     axes = drawn.add_subplot(facecolor=paper['paper'])
     bars = axes.barh(list(ratios), list(ratios.values()), color=COLORS[theme][0], height=0.62)
-    axes.bar_label(bars, [f'{ratio:.1f} times' for ratio in ratios.values()], padding=4, color=paper['ink'])
+    words = [f'{ratio:.1f} times' for ratio in ratios.values()]
+    axes.bar_label(bars, words, padding=4, color=paper['ink'], fontsize=11)
     axes.axvline(1, color=paper['ink'], linewidth=1)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.15 * max(ratios.values()))
-    axes.set_title(
-        'Training speed; 1 is the faster of stable-baselines3 and CleanRL', color=paper['ink'], fontsize=10.5
+    axes.set_xlim(0, 1.2 * max(ratios.values()))
+    drawn.suptitle(
+        'Env steps per second of training (envs x steps of a rollout)',
+        x=0.01,
+        ha='left',
+        color=paper['ink'],
+        fontsize=12,
     )
-    axes.tick_params(colors=paper['ink'], length=0)
+    axes.set_xticks([1], ['1: the faster of stable-baselines3 and CleanRL'], ha='left')
+    axes.tick_params(colors=paper['ink'], length=0, labelsize=11)
     axes.spines[:].set_visible(False)
     return drawn
 

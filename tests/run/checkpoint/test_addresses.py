@@ -121,6 +121,21 @@ def test_words_to_continue_a_run_have_the_consent_that_it_needs(
     assert consent.consent_words() == ''  # an evaluation reaches nobody
 
 
+def test_words_to_use_a_run_name_no_file_with_which_the_user_trained(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, 'given_imports', [])
+    monkeypatch.setattr(consent, 'given_elsewhere', set())
+    file = tmp_path / 'my_coin.py'
+    consent.give_names({'env': {'id': f'{file}:Coin'}})
+    assert consent.consent_words() == ''
+    file.write_text(f'{ENV}\n')  # another content needs consent
+    assert consent.consent_words() == f' --import {file}'
+    file.write_text(ENV)
+    consent.give_names({'env': {'id': 'CartPole-v1'}, 'policy': {'eval': {'env': {'id': f'{file}:Coin'}}}})
+    assert consent.consent_words() == f' --import {file}'  # only env.id is remembered
+
+
 class _Tracker(BaseHTTPRequestHandler):
     """A server that counts requests and answers each with 404."""
 
@@ -295,6 +310,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
     monkeypatch.setattr(consent, 'given', set())
+    monkeypatch.setattr(consent, 'given_elsewhere', set())
     Path('my_coin.py').write_text(ENV)
     folder = serial_pipeline(env='my_coin.py:Coin', overrides=FEW).run_dir
     consent.given.clear()

@@ -128,6 +128,7 @@ OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, b
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that are installed wherever zoo is
 MEMORY = 'trained_on.json'
 given: set[str | tuple[str, Any]] = set()
+given_elsewhere: set[str] = set()  # names that a config has given to another key than env.id
 given_imports: list[str] = []  # modules and files that `give_imports` was given
 
 
@@ -137,6 +138,7 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     Args: remembers_env: remember the env for later processes too, if it is in a file.
     """
     given.update(name for _, name in _names(storable(config)))
+    given_elsewhere.update(name for path, name in _names(storable(config)) if path != 'env.id')
     given.update(_addresses(storable(config)))
     if remembers_env and is_in_file(name := str(value_at(config, 'env.id'))):
         kept, entry = _remembered(), _hash_of(name)
@@ -156,6 +158,13 @@ def _remembered() -> dict[str, Any]:
     return {}
 
 
+def _is_known(name: object, kept: dict[str, Any]) -> bool:
+    """Whether a name is of an env in a file of the current folder that the user has trained on, and is unchanged since."""
+    if not isinstance(name, str) or not is_in_file(name) or kept.get(name) is None:
+        return False
+    return Path(name).is_relative_to(current_folder()) and kept[name] == _hash_of(name)
+
+
 def _hash_of(name: str) -> str | None:
     """The hash of the file in a name; None if it is no regular file, or cannot be read."""
     with suppress(OSError, ValueError):
@@ -170,6 +179,8 @@ def consent_words(config: ConfigLike | None = None) -> str:
     """
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
+    kept = _remembered()
+    names = {name for name in names if name in given_elsewhere or not _is_known(name, kept)}
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
     return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
@@ -227,9 +238,8 @@ def check_names(
         module = split_name(name)[0]
         if name in given:
             continue
-        if path == 'env.id' and is_in_file(name) and (known := _remembered().get(name)) is not None:
-            if Path(name).is_relative_to(current_folder()) and known == _hash_of(name):
-                continue  # the user has trained on it, and it has not changed since
+        if path == 'env.id' and _is_known(name, _remembered()):
+            continue
         if not _is_consented(modules, name):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
         if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):
