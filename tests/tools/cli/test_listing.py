@@ -173,7 +173,7 @@ ENDLESS_ENV = LINE_ENV.replace('self.n == 10', 'False').replace('self.np_random.
 def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(in_tmp: Path, zoo: Zoo) -> None:
     Path('endless.py').write_text(ENDLESS_ENV)
     out, err = zoo('check-env endless.py:Line')
-    assert err == '' and 'two resets with seed=0' in out and 'env.check' in out
+    assert err == '' and 'two resets with seed=' in out and 'env.check' in out
     assert 'no episode ended in 1000 random steps' in out and 'set env.max_episode_steps' in out
     report = zoo('check-env endless.py:Line --steps 10 --json').data
     assert report['problems'] == [] and report['warnings'] and report['facts'] and 'no episode' not in str(report)

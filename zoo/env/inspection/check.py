@@ -78,7 +78,7 @@ from zoo.env.inspection.family import (
     step_limit,
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
-from zoo.env.make_vector import make_vector_env
+from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ logger = logging.getLogger(__name__)
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]:
     """Makes one env of the config and takes `n_step` random steps with it, starting new episodes where they end.
 
-    The first of these steps are taken twice, with the same seed and the same actions. A family makes two envs that
-    step together; VectorEnv checks their results.
+    The first of these steps are taken twice, with the same seed and the same actions. Of a family, or where the config uses
+    a batched version, two envs step together; VectorEnv checks their results.
 
     Returns: warnings, one sentence each, which are also logged: episodes with the same seed differ; a wrapper normalises
       by running statistics; in 1,000 steps or more no episode ended, and nothing limits them.
@@ -99,9 +99,10 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]
     if n_step < 1:
         raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
     cfg = env_config(cfg)
-    if is_vector(cfg):
+    if vectorization_of(cfg) == 'batched':
         with closing(make_vector_env(cfg, N_ENV)) as vector:
             found = check_vector(vector, cfg, n_step)
+        found += version_findings(cfg)
     else:
         env = make_env(cfg)
         try:
@@ -116,9 +117,13 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]
     return [sentence for sentence, _ in found]
 
 
-def is_vector(cfg: EnvConfig) -> bool:
-    """Whether the envs of a config come as a vector only."""
-    return isinstance(find_env(cfg.id, cfg.game), EnvFamily)
+def version_findings(cfg: EnvConfig) -> list[Finding]:
+    """Warnings about a batched version that is another task than the single env of its id; see `batched_findings`."""
+    if isinstance(find_env(cfg.id, cfg.game), EnvFamily):
+        return []
+    from zoo.env.inspection.batched import batched_findings  # few ids register one
+
+    return batched_findings(cfg)
 
 
 def refused(sentence: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -109,6 +110,13 @@ def step_limit(env: object) -> int | None:
         if any(kind.__name__ == 'TimeLimit' for kind in type(layer).__mro__)
     ]
     return min((int(limit) for limit in limits if limit is not None), default=None)
+
+
+def step_limit_of(cfg: EnvConfig) -> int | None:
+    """The steps after which the config, or the registered id, ends the episodes of a batched env; None without a limit."""
+    source = find_env(cfg.id, cfg.game)
+    of_id = source.max_episode_steps if isinstance(source, EnvSpec) else None
+    return of_id if cfg.max_episode_steps is None else cfg.max_episode_steps
 
 
 def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
@@ -380,7 +388,10 @@ def _arrays(obs: Obs) -> dict[str, np.ndarray]:
 
 def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
     """Whether something limits the episodes; in env families the game itself does."""
-    if cfg.max_episode_steps is not None or not isinstance(find_env(cfg.id, cfg.game), OwnVector):
+    source = find_env(cfg.id, cfg.game)
+    if isinstance(source, EnvSpec):  # its batched version
+        return step_limit_of(cfg) is not None
+    if cfg.max_episode_steps is not None or not isinstance(source, OwnVector):
         return True
     specs = [getattr(layer, 'spec', None) for layer in layers(env)]
     return any(getattr(spec, 'max_episode_steps', None) is not None for spec in specs)

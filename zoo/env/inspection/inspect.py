@@ -22,10 +22,18 @@ from zoo.core.errors import UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import STOPS, EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
+from zoo.env.errors import (
+    STOPS,
+    EnvContractError,
+    EnvError,
+    EnvKwargsError,
+    MissingExtraError,
+    UnknownEnvError,
+    close_in_time,
+)
 from zoo.env.inspection.bounds import far_bounds
-from zoo.env.inspection.check import EnvCheck, is_vector, refused
-from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit
+from zoo.env.inspection.check import EnvCheck, refused, version_findings
+from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit, step_limit_of
 from zoo.env.make import EnvMaker, env_name, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.workers import WorkerVectorEnv
@@ -295,7 +303,8 @@ def inspect_env(
     cfg = env_config({'id': cfg} if isinstance(cfg, str) or callable(cfg) else cfg)
     inspection = _Inspection(cfg, n_step, limit_s)
     try:
-        (inspection.family if is_vector(cfg) else inspection.single)()
+        is_batched = vectorization_of(cfg) == 'batched'
+        (inspection.batched if is_batched else inspection.single)()
     except (UnknownEnvError, MissingExtraError, EnvKwargsError, ConfigError):
         raise
     except STOPS:
@@ -349,19 +358,24 @@ class _Inspection:
             close_in_time({f'env {self._name!r}': env.close}, cfg.step_timeout)
         self._add_speed(seen, (env.observation_space, env.action_space))
 
-    def family(self) -> None:
+    def batched(self) -> None:
         """Inspects two envs that step together; a run has env.collector_env_num of them."""
         cfg = self._cfg
         with closing(make_vector_env(cfg, N_ENV)) as env:
             seen = Recorder(env.autoreset, self._limit_s)
             self._facts['kind'] = f'a vector of envs, {env.autoreset} autoreset'
             self._add_spaces(env, env.obs_space, env.action_space)
-            if cfg.max_episode_steps is not None:
-                self._facts['time_limit'] = cfg.max_episode_steps
+            limit = step_limit_of(cfg)
+            if limit is not None:
+                self._facts['time_limit'] = limit
             try:
                 self._add_findings(check_vector(env, cfg, self._n_step, seen))
             finally:
                 self._add_values(seen, env.obs_space, env.action_space)
+        try:
+            self._warnings += [finding.sentence for finding in version_findings(cfg)]
+        except EnvContractError as error:
+            self.add_problem(str(error))
         self._facts |= VectorizationChoice('batched', f'{self._name} steps all its envs at once', None)._asdict()
 
     def _add_spaces(self, env: object, obs_space: Space, action_space: Space) -> None:
@@ -404,12 +418,7 @@ class _Inspection:
     def _add_speed(self, seen: Recorder, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
         if not seen.n_step:
             return
-        if vectorization_of(self._cfg) == 'batched':
-            why = f'gymnasium has a batched version of {self._name}, which steps all its envs at once'
-            advice = VectorizationChoice('batched', why, None)
-        else:
-            advice = advise(self._cfg, seen.step_s / seen.n_step, spaces)
-        self._facts |= advice._asdict()
+        self._facts |= advise(self._cfg, seen.step_s / seen.n_step, spaces)._asdict()
 
     def _add_pickle(self) -> None:
         """Finds out whether the maker of the env can be pickled, which a process needs unless it is started by fork."""
