@@ -56,6 +56,106 @@ class TextEnv(LineEnv):
     metadata = {'render_modes': ['ansi']}  # noqa: RUF012
 
 
+class RefusingEnv(LineEnv):
+    """Draws nothing, and its constructor refuses a render mode."""
+
+    metadata = {'render_modes': []}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode is not None:
+            raise ValueError('only supports render_mode=None')
+        super().__init__()
+
+
+gymnasium.register('FilmRefusing-v0', entry_point=RefusingEnv)
+gymnasium.register('FilmLogs-v0', entry_point='tests.film_envs:LogsEnv')
+
+
+class LogsEnv(LineEnv):
+    """Has a render mode that makes no pictures."""
+
+    metadata = {'render_modes': ['logs']}  # noqa: RUF012
+
+
+class WarningEnv(LogsEnv):
+    """Warns of a render mode that it does not know, and warnings are errors."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode not in (None, 'logs'):
+            raise UserWarning('the render mode is not known')
+        super().__init__()
+
+
+def refusing_env(render_mode: str | None = None) -> gymnasium.Env:
+    return RefusingEnv(render_mode)
+
+
+def logs_env(**kwargs: Any) -> gymnasium.Env:
+    return gymnasium.make('FilmLogs-v0', **kwargs)  # with gymnasium's checker
+
+
+def logs_without_picture(render_mode: str | None = None) -> gymnasium.Env:
+    env = LogsEnv(render_mode)
+    env._what = 'none'
+    return env
+
+
+def warning_env(render_mode: str | None = None) -> gymnasium.Env:
+    return WarningEnv(render_mode)
+
+
+def broken_env(render_mode: str | None = None) -> gymnasium.Env:
+    raise ValueError('a fault of its own')
+
+
+class OldLineEnv:
+    """A LineEnv with the interface of old gym, whose render takes a mode."""
+
+    metadata = {'render.modes': ['human', 'rgb_array'], 'video.frames_per_second': 7}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._env = LineEnv('rgb_array')
+        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+
+    def seed(self, seed: int) -> None:
+        self._env.reset(seed=seed)
+
+    def reset(self) -> Any:
+        return self._env.reset()[0]
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return obs, reward, terminated or truncated, info
+
+    def render(self, mode: str = 'human') -> Any:
+        return self._env.render() if mode == 'rgb_array' else None
+
+
+class OldPlainLineEnv(OldLineEnv):
+    """Its render takes no mode."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+
+    def render(self) -> Any:
+        return self._env.render()
+
+
+class OldTextEnv(OldLineEnv):
+    """Renders text only."""
+
+    metadata = {'render.modes': ['ansi']}  # noqa: RUF012
+
+    def render(self, mode: str = 'ansi') -> Any:
+        raise NotImplementedError(mode)
+
+
+class OldBlindEnv(OldLineEnv):
+    """Has no render()."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+    render = None
+
+
 class BlindEnv(LineEnv):
     """Has no render()."""
 

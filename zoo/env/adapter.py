@@ -168,7 +168,7 @@ class OldGymEnv(gymnasium.Env):
         self.action_masks = getattr(env, 'action_masks', None)
         # an old env may also return a tuple of two as its observation
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
-        self.metadata = dict(getattr(env, 'metadata', None) or {})
+        self.metadata = _metadata(env)
         # wrappers of old gym pass on any keyword, even to an env that does not take it
         resets = env.reset, getattr(getattr(env, 'unwrapped', env), 'reset', env.reset)
         self._reset_takes_seed, self.takes_options = (
@@ -206,9 +206,35 @@ class OldGymEnv(gymnasium.Env):
             )
         return self._seen(obs), reward, terminated, truncated, info
 
+    def render(self) -> Any:
+        """The picture of the present state, of an env that draws. Raises: NotImplementedError if it has no render()."""
+        render = getattr(self._env, 'render', None)
+        if not callable(render):
+            raise NotImplementedError(f'{type(self._env).__name__} has no render()')
+        # wrappers of old gym pass on any keyword, see above
+        takes_mode = takes_keyword(render, 'mode') and takes_keyword(_innermost(self._env).render, 'mode')
+        return render(mode='rgb_array') if takes_mode else render()
+
     def close(self) -> None:
         if hasattr(self._env, 'close'):
             self._env.close()
+
+
+OLD_METADATA = {'render.modes': 'render_modes', 'video.frames_per_second': 'render_fps'}
+"""Entries of the metadata of envs of old gym, and their names in gymnasium."""
+
+
+def _metadata(env: object) -> dict[str, Any]:
+    given = dict(getattr(env, 'metadata', None) or {})
+    for old, new in OLD_METADATA.items():
+        if old in given:
+            given.setdefault(new, given[old])
+    return given
+
+
+def _innermost(env: Any) -> Any:
+    inner = getattr(env, 'unwrapped', env)
+    return inner if hasattr(inner, 'render') else env
 
 
 def takes_options(env: gymnasium.Env) -> bool:

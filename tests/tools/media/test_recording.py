@@ -146,6 +146,23 @@ def test_schedule_and_env_given_as_an_object_are_used() -> None:
     assert position(pictures[0])[1]
 
 
+@pytest.mark.parametrize(('name', 'fps'), [('OldLineEnv', 7), ('OldPlainLineEnv', 30)])  # 30 where none is given
+def test_env_of_old_gym_is_filmed_by_its_render(name: str, fps: float) -> None:
+    section = dict(id=f'tests.film_envs:{name}')
+    seen: list[tuple[np.ndarray, float | None]] = []
+    record(policy_of(section), section, on_frame=lambda image, rate: seen.append((image, rate)))
+    positions = [position(image) for image, _ in seen]
+    states = SEEN[-len(seen) - 1 : -1]  # the newest state is that of the reset after the episode
+    assert positions == [(x, i == 0) for i, x in enumerate(states)] and len(seen) > 3
+    assert {rate for _, rate in seen} == {fps}
+
+
+def test_error_of_an_env_that_cannot_be_made_at_all_passes_through() -> None:
+    with pytest.raises(ValueError, match='a fault of its own'):
+        check_drawable(EnvConfig(id='tests.film_envs:broken_env'))
+
+
+FILMS = 'tests.film_envs'
 GIVE = "give it render_mode='rgb_array' and a method render()"
 
 
@@ -157,6 +174,16 @@ GIVE = "give it render_mode='rgb_array' and a method render()"
             dict(id='any_space'),
             "env 'any_space' cannot be drawn: it has no render(); zoo eval plays it without pictures.",
         ),
+        *(
+            (dict(id=env_id), 'it has the render modes (none), wanted rgb_array; use one that has it.')
+            for env_id in (f'{FILMS}:RefusingEnv', f'{FILMS}:FilmRefusing-v0', f'{FILMS}:refusing_env')
+        ),
+        *(
+            (dict(id=f'{FILMS}:{name}'), 'it has the render modes logs, wanted rgb_array; use one that has it.')
+            for name in ('LogsEnv', 'FilmLogs-v0', 'logs_env', 'logs_without_picture', 'warning_env')
+        ),
+        (dict(id=f'{FILMS}:OldTextEnv'), 'it has the render modes ansi, wanted rgb_array'),
+        (dict(id=f'{FILMS}:OldBlindEnv'), f'it has no render(); {GIVE}'),
         (dict(id='tests.film_envs:BlindEnv'), f'it has no render(); {GIVE}'),
         (dict(id=LINE, kwargs=dict(what='none')), 'its render() returned NoneType, wanted an image'),
         (dict(id=LINE, kwargs=dict(what='float32')), r'its render() returned float32 [3, 11, 3], wanted an image'),

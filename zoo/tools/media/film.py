@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,15 +16,15 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from zoo.core.errors import missing_extra
+from zoo.core.errors import UserError, missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.adapter import creator_of, takes_keyword
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, locate
+from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, close_in_time, locate, raised_at
 from zoo.env.families.family import EnvFamily
 from zoo.env.given import GivenVectorEnv
 from zoo.env.interface import AnyVectorEnv
-from zoo.env.make import env_name, find_source
+from zoo.env.make import env_name, find_source, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.serial import SerialVectorEnv
 from zoo.env.tensor.program import TensorEnv
@@ -43,6 +43,7 @@ class Camera:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._modes: list[Any] = []
         self.fps: float | None = None
         self._render: Any = None  # the present state's picture, as the env returns it
         self.last: Any = None
@@ -55,7 +56,9 @@ class Camera:
             raise UnsupportedEnvError(
                 f'env {self._name!r} is a tensor program, which draws nothing; name an env that does: env.id={game}.'
             )
-        fps = (env.metadata or {}).get('render_fps')
+        metadata = env.metadata or {}
+        self._modes = list(metadata.get('render_modes') or [])
+        fps = metadata.get('render_fps')
         self.fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
         if not isinstance(env, SerialVectorEnv):
             self._render = env.render
@@ -66,7 +69,7 @@ class Camera:
 
     def now(self) -> np.ndarray:
         """Draws the current state, [H, W, 3]. Raises: UnsupportedEnvError if the env gives no picture."""
-        with locate(f'env {self._name!r}, in render()'), _drawing(self._name):
+        with locate(f'env {self._name!r}, in render()'), _drawing(self._name, self._modes):
             return self._checked(self._render())
 
     def reached(self) -> np.ndarray | None:
@@ -75,7 +78,7 @@ class Camera:
 
     def draw(self) -> Any:
         """Returns the unchanged result of the env's render() for the current state."""
-        with _drawing(self._name):
+        with _drawing(self._name, self._modes):
             return self._render()
 
     def _checked(self, image: object) -> np.ndarray:
@@ -89,6 +92,8 @@ class Camera:
         if found is not None and found.ndim == 2:
             found = np.repeat(found[:, :, None], 3, axis=2)
         if found is None or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8 or not found.size:
+            if self._modes and MODE not in self._modes:
+                raise no_mode_error(self._name, self._modes)
             got = type(image).__name__ if found is None else f'{found.dtype} {list(found.shape)}'
             raise UnsupportedEnvError(
                 f'env {self._name!r} shows no picture: its render() returned {got}, wanted an image [H, W, 3] of bytes '
@@ -143,9 +148,39 @@ def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyV
                 'env.id a function of num_envs that makes it.'
             )
         changes: dict[str, Any] = {'on_error': 'raise'} | ({'vectorization': 'sync'} if how == 'async' else {})
+        drawing: dict[str, Any] = {}
         if not isinstance(source, EnvFamily):
-            changes['kwargs'] = {**cfg.kwargs, **_drawing_kwargs(_maker_of(source, how), cfg, name)}
-        return make_vector_env(cfg.model_copy(update=changes), 1, device=device, camera=camera)
+            drawing = _drawing_kwargs(_maker_of(source, how), cfg, name)
+            changes['kwargs'] = {**cfg.kwargs, **drawing}
+        try:
+            return make_vector_env(cfg.model_copy(update=changes), 1, device=device, camera=camera)
+        except REFUSALS as error:
+            modes = _modes_of(cfg) if drawing and not isinstance(error, UserError) else None
+            if modes is None or MODE in modes:
+                raise
+            raise no_mode_error(name, modes) from error
+
+
+REFUSALS = (ValueError, TypeError, AssertionError, NotImplementedError, Warning)
+"""Exceptions with which code refuses an argument, here the render mode."""
+
+
+def _modes_of(cfg: EnvConfig) -> list[Any] | None:
+    """The render modes of an env that is made without one; None if it cannot be made."""
+    try:
+        env = make_env(cfg)
+    except Exception:  # of any code: the first error is raised again
+        return None
+    modes = list((env.metadata or {}).get('render_modes') or [])
+    close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
+    return modes
+
+
+def no_mode_error(name: str, modes: Sequence[Any], do: str = 'use one that has it') -> UnsupportedEnvError:
+    """The error about an env whose render modes lack 'rgb_array'."""
+    return UnsupportedEnvError(
+        f'env {name!r} cannot be drawn: it has the render modes {", ".join(map(str, modes)) or "(none)"}, wanted {MODE}; {do}.'
+    )
 
 
 def draw_without_display() -> None:
@@ -181,11 +216,9 @@ def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
         return {}
     modes = getattr(maker, 'metadata', {}).get('render_modes') if isinstance(maker, type) else None
     if modes and MODE not in modes:
-        raise UnsupportedEnvError(
-            f'env {name!r} cannot be drawn: it has the render modes {", ".join(map(str, modes)) or "(none)"}, wanted '
-            f'{MODE}; use one that has it'
-            f'{", or env.vectorization=sync" if issubclass(maker, gymnasium.vector.VectorEnv) else ""}.'
-        )
+        is_vector = issubclass(maker, gymnasium.vector.VectorEnv)
+        do = 'use one that has it, or env.vectorization=sync' if is_vector else 'use one that has it'
+        raise no_mode_error(name, modes, do)
     try:
         if not takes_keyword(maker, 'render_mode'):
             return {}
@@ -197,8 +230,11 @@ def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _drawing(name: str) -> Iterator[None]:
-    """Turns errors of missing packages and methods into messages with a remedy; other errors of the env pass through."""
+def _drawing(name: str, modes: Sequence[Any]) -> Iterator[None]:
+    """Turns errors of missing packages, methods and render modes into messages with a remedy; others pass through.
+
+    Args: modes: the render modes that the env declares.
+    """
     try:
         with _needing_opengl(name):
             yield
@@ -207,10 +243,18 @@ def _drawing(name: str) -> Iterator[None]:
             raise
         raise MissingExtraError(missing_extra(f'drawing env {name!r}', 'video', 'pygame')) from error
     except NotImplementedError as error:
+        if modes and MODE not in modes:
+            raise no_mode_error(name, modes) from error
         maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
         is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')  # users do not change zoo's code
         do = 'zoo eval plays it without pictures' if is_zoos else DO
         raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {do}.') from error
+    except REFUSALS as error:
+        # an env that declares no modes may draw all the same, and then its error is one of its code
+        is_of_gymnasium = os.path.dirname(gymnasium.__file__) in raised_at(error)
+        if isinstance(error, UserError) or MODE in modes or not (modes or is_of_gymnasium):
+            raise
+        raise no_mode_error(name, modes) from error
 
 
 @contextmanager
