@@ -20,6 +20,7 @@ SOURCE = re.compile(r'<source[^>]*>')  # a dark form: the site darkens the light
 PICTURES = ('.gif', '.png', '.svg')
 LANGUAGES = {'.py': 'python', '.sh': 'sh', '.yaml': 'yaml', '.yml': 'yaml', '.json': 'json', '.cff': 'yaml'}
 EDGE = '~~~~'
+IS_ADDRESS = re.compile(r'\w+://|data:|mailto:')
 
 
 def page_of(path: Path) -> str:
@@ -36,7 +37,7 @@ def page_of(path: Path) -> str:
 
 def targets(path: Path, text: str) -> dict[str, Path]:
     """The links of a page to files of the repository that exist: {link as written: file}."""
-    links = (match[2] for match in LINK.finditer(_without_code(text)) if '://' not in match[2])
+    links = (match[2] for match in LINK.finditer(_without_code(text)) if not IS_ADDRESS.match(match[2]))
     found = {link: Path(os.path.normpath(path.parent / link)) for link in links}
     return {link: target for link, target in found.items() if target.exists() and target.is_relative_to(ROOT)}
 
