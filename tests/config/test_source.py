@@ -15,6 +15,7 @@ from pydantic import Field
 from zoo.config.schedule import Schedule
 from zoo.config.section import Config, ConfigError, Section
 from zoo.config.source import bundled_configs, import_module_or_file, load_config, parse_value, split_override
+from zoo.config.user_code import load_code
 from zoo.config.yaml_io import storable
 
 
@@ -90,6 +91,9 @@ def test_load_py_file_named_as_a_library_leaves_the_library_alone(tmp_path, stem
             ImportError,
         ),
         ('a = "\0"', 'failed with ', Exception),
+        ('import sys\nconfig = {}\nsys.exit()', 'failed in line 3 with SystemExit; correct it there', SystemExit),
+        ('raise SystemExit(0)', 'failed in line 1 with SystemExit: 0; ', SystemExit),
+        ('import asyncio\nraise asyncio.CancelledError', 'failed in line 2 with CancelledError; ', BaseException),
     ],
 )
 def test_load_py_file_that_fails_names_the_line_and_is_not_remembered(tmp_path, text, said, cause):
@@ -113,6 +117,20 @@ def test_module_to_import_that_fails_names_the_line(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"^module 'zoo_case_failing' failed in line 2 of .* with KeyError: 1; "):
         import_module_or_file('zoo_case_failing')
+
+
+@pytest.mark.parametrize('load', [import_module_or_file, lambda name: load_code(f'{name}:Env', 'env.id')])
+def test_module_that_ends_the_process_is_an_error_and_no_exit(load, tmp_path, monkeypatch):
+    (tmp_path / 'zoo_case_ending.py').write_text('import sys\n\nsys.exit(0)')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r'zoo_case_ending.* failed in line 3 of .* with SystemExit: 0; correct it'):
+        load('zoo_case_ending')
+
+
+def test_ctrl_c_while_a_file_runs_is_no_mistake_of_the_file(tmp_path):
+    (tmp_path / 'zoo_case_long.py').write_text('raise KeyboardInterrupt')
+    with pytest.raises(KeyboardInterrupt):
+        load_config(tmp_path / 'zoo_case_long.py')
 
 
 def test_load_name_of_a_bundled_config():

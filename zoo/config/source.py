@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from pydantic.fields import FieldInfo
 from zoo.config.section import ConfigError, plain, takes
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError, shown
+from zoo.core.processes import STOP_REQUESTS
 from zoo.core.registry import POLICY_REGISTRY, closest, tool
 from zoo.core.streams import printable
 
@@ -115,10 +117,9 @@ def config_module(path: Path) -> ModuleType:
     except ConfigError as error:
         if not tool('needs_di_engine')(error.__cause__):
             raise
-        try:
-            return tool('run_without_imports')(path)
-        except Exception as other:
-            raise ConfigError(_failed(str(path), other, str(path))) from other
+        with running_code(str(path), str(path)):
+            module: ModuleType = tool('run_without_imports')(path)
+        return module
 
 
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
@@ -144,16 +145,33 @@ def import_module_or_file(name: str) -> ModuleType:
     """
     if name.endswith('.py'):
         return _module_of_file(_existing(Path(name), 'file to import').absolute())
-    try:
-        return importlib.import_module(name)
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition('.')[0]):
+    with running_code(f'module {name!r}'):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, name.partition('.')[0]):
+                raise
             raise ConfigError(
                 f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.'
             ) from error
-        raise ConfigError(_failed(f'module {name!r}', error)) from error
+
+
+@contextmanager
+def running_code(name: str, file: str = '', only_exits: bool = False) -> Iterator[None]:
+    """A context in which code of a user runs for the first time: a config in Python, a module to import, an env's file.
+
+    Args: name: of the code, for messages; file: its path; only_exits: an `Exception` of the code is raised unmodified.
+    Raises: ConfigError with the line, in place of an error of the code. SystemExit counts as one: a script that ends the
+      process while it is loaded would otherwise end the command with exit code 0, and nothing would be done.
+    """
+    try:
+        yield
+    except (UserError, *STOP_REQUESTS):
+        raise
+    except BaseException as error:
+        if only_exits and isinstance(error, Exception):
+            raise
+        raise ConfigError(_failed(name, error, file)) from error
 
 
 def files_run() -> dict[str, Path]:
@@ -183,19 +201,16 @@ def _module_of_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     _ran.pop(path, None)
     try:
-        spec.loader.exec_module(module)
+        with running_code(str(path), str(path)):
+            spec.loader.exec_module(module)
         _ran[path] = stamp
-    except UserError:
-        raise
-    except Exception as error:
-        raise ConfigError(_failed(str(path), error, str(path))) from error
     finally:
         if path not in _ran:
             del sys.modules[name]
     return module
 
 
-def _failed(name: str, error: Exception, file: str = '') -> str:
+def _failed(name: str, error: BaseException, file: str = '') -> str:
     """A sentence about user code that raised an error: the error and its line, the last one in `file` if there is any."""
     if isinstance(error, SyntaxError) and error.lineno:
         place, said = (error.filename or file, error.lineno), error.msg

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from zoo.config.section import ConfigError
-from zoo.config.source import import_module_or_file
+from zoo.config.source import import_module_or_file, running_code
+from zoo.core.errors import UserError
 from zoo.core.registry import closest
 
 MODULE_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
@@ -57,8 +58,8 @@ def load_home(name: str, path: str) -> ModuleType:
     """Imports the module of a name, or runs its file as a module.
 
     Args: path: config key of the name; messages begin with it.
-    Raises: ConfigError if there is none, or if running the file raises an error; errors of an imported module are not
-      changed.
+    Raises: ConfigError if there is none, if running the file raises an error, or if the code ends the process; errors of an
+      imported module are not changed.
     """
     home, _ = split_name(name)
     if is_in_file(name):
@@ -71,7 +72,10 @@ def load_home(name: str, path: str) -> ModuleType:
             )
         return import_module_or_file(str(file))
     try:
-        return importlib.import_module(home)
+        with running_code(f'{path} names the module {home!r}, which', only_exits=True):
+            return importlib.import_module(home)
+    except UserError:
+        raise
     except (ModuleNotFoundError, ValueError) as error:
         missing = getattr(error, 'name', None) or home
         if isinstance(error, ModuleNotFoundError) and not f'{home}.'.startswith(f'{missing}.'):

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, SimpleNamespace
@@ -124,6 +125,83 @@ def die_with_parent(pid: int, is_main_thread: bool, has_ended: Callable[[float],
     threading.Thread(target=_watch, args=(os.getppid(), has_ended), name='watch parent', daemon=True).start()
 
 
+EXIT_S = 30.0  # seconds that a process waits at its end for threads and for functions of `atexit`, at most
+SAY_S = 3.0  # seconds after which it says that it waits
+_SIGEV_THREAD = 2  # of signal.h
+_exit_patience = SimpleNamespace(seconds=EXIT_S)
+
+
+def limit_exit(seconds: float) -> None:
+    """Sets the time that the end of this process may take (`end_in_time`), at most EXIT_S seconds."""
+    _exit_patience.seconds = min(seconds, EXIT_S)
+
+
+def end_in_time(exit_code: int, most: float = EXIT_S) -> None:
+    """Limits the time in which this process ends, from now on; to be called when all its work is done.
+
+    Python waits for threads that are no daemons, for child processes and for functions of `atexit` without a limit. An env
+    may leave any of them: the client of a simulator, a monitor, a connection that is not answered. After the limit
+    (`limit_exit`) the process ends with this exit code, and a warning has said what is not waited for. Its output is
+    flushed now. If Python itself hangs at its end, as in a destructor or a C library, a timer of the system ends the process.
+
+    Args: most: seconds, if they are less than the limit.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, None, or an object of the user
+            stream.flush()
+    seconds = min(_exit_patience.seconds, most)
+    threading.Thread(target=_end_late, args=(exit_code, seconds), name='zoo exit', daemon=True).start()
+    _set_exit_timer(exit_code, seconds + SAY_S)
+
+
+def _end_late(exit_code: int, seconds: float) -> None:
+    """Ends the process after some seconds; says before what it waits for. An end in time ends this daemon thread too."""
+    time.sleep(min(SAY_S, seconds))
+    main_thread = threading.main_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main_thread]
+    what = (
+        f'the thread {", ".join(map(repr, names))}' if names else 'a function of atexit, or a process that was started,'
+    )
+    left = max(seconds - SAY_S, 0.0)
+    words = '%s still runs, and was started by an env or another package: zoo waits %.3g s more, then ends without it'
+    logging.getLogger('zoo.exit').warning(words, what, left)  # of signals, some processes log nothing
+    time.sleep(left)
+    with suppress(Exception):
+        sys.stdout.flush()
+    os._exit(exit_code)
+
+
+def _set_exit_timer(exit_code: int, seconds: float) -> None:
+    """Lets the C library call `_exit` after some seconds, even if no Python code can run any more (Linux, 64 bits)."""
+    libc = ctypes.CDLL(None)
+    if sys.platform != 'linux' or ctypes.sizeof(ctypes.c_void_p) != 8 or not hasattr(libc, 'timer_create'):
+        return
+    event, timer, when = _ExitEvent(), ctypes.c_void_p(), _TimerSpec()
+    event.value, event.notify = exit_code, _SIGEV_THREAD
+    event.function = ctypes.cast(libc._exit, ctypes.c_void_p)
+    when.value = int(seconds)
+    if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
+        libc.timer_settime(timer, 0, ctypes.byref(when), None)
+
+
+class _ExitEvent(ctypes.Structure):
+    """`struct sigevent` of signal.h: a function that a new thread calls with a value."""
+
+    _fields_ = [
+        ('value', ctypes.c_longlong),
+        ('signo', ctypes.c_int),
+        ('notify', ctypes.c_int),
+        ('function', ctypes.c_void_p),
+        ('rest', ctypes.c_char * 40),
+    ]
+
+
+class _TimerSpec(ctypes.Structure):
+    """`struct itimerspec` of time.h: interval and first expiry, each in seconds and nanoseconds."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ('interval', 'interval_ns', 'value', 'value_ns')]
+
+
 def n_core() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -160,6 +238,11 @@ _under_way: list[list[int]] = []  # the signals received by each active `catch_s
 
 class Interrupted(SystemExit):
     """A signal stopped the run after its update was finished and saved; the exit code is 128 + signal."""
+
+
+STOP_REQUESTS = KeyboardInterrupt, GivenUp, Interrupted
+"""Exceptions by which the user stops zoo. All others are failures of the code that raised them, even those that are no
+`Exception`: SystemExit of a script, CancelledError of asyncio, GeneratorExit."""
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from importlib import metadata
 from threading import get_ident
 from typing import Any, Generic, TypeVar, overload
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, show_error
+from zoo.core.processes import STOP_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -154,10 +155,12 @@ class Registry(Generic[T]):
         place = f'{point.value} (plugin of {package})'
         try:
             item = point.load()
-        except BaseException:
+        except BaseException as error:
             words = 'the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s'
             logger.error(words, self.kind, point.name, point.value, package)
-            raise
+            if isinstance(error, (Exception, *STOP_REQUESTS)):
+                raise
+            raise UserError(f'plugin {point.name} of package {package} raised {show_error(error)}') from error
         if point.attr and self.entries.get(point.name) is not item:
             self._add(point.name, item, place)
 

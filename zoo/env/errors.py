@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from zoo.core.action_map import Action, Actions
 from zoo.core.errors import RunError, UserError, of_entry, show_error
-from zoo.core.processes import GivenUp
+from zoo.core.processes import STOP_REQUESTS
 from zoo.core.spaces import ACTION_MASK
 
-STOPS = (KeyboardInterrupt, GivenUp)
+STOPS = STOP_REQUESTS
 """Exceptions that ask the process to stop. Any other exception that leaves env code, BaseExceptions too, is the env's failure."""
 CONSTRUCTION_CALLS = 10.0  # the construction of an env may take 10 times as long as a step
 

@@ -20,7 +20,7 @@ import torch
 from zoo.core import VERSION
 from zoo.core.errors import UserError, show_error
 from zoo.core.files import read_small, whole_file
-from zoo.core.processes import n_core
+from zoo.core.processes import STOP_REQUESTS, n_core
 from zoo.core.registry import tool
 from zoo.core.streams import without_passwords
 from zoo.policy.base import Policy
@@ -114,7 +114,7 @@ class ResultFile:
             end, which is no failure of the run for Ctrl-C and the like.
         """
         end = {'state': 'done' if is_done else 'stopped', **numbers, **self._times(numbers)}
-        if isinstance(error, Exception):
+        if error is not None and not isinstance(error, (SystemExit, *STOP_REQUESTS)):
             end |= {'state': 'failed', 'error': without_passwords(show_error(error))}
         self._write(end)
 

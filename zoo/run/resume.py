@@ -10,7 +10,8 @@ from typing import Any
 
 from zoo.config.section import join_path, plain
 from zoo.config.yaml_io import storable
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, place_of
+from zoo.core.processes import GivenUp, Interrupted
 from zoo.core.ranks import ALONE, Ranks
 from zoo.env.errors import EnvError
 from zoo.policy.modes import MODES
@@ -252,9 +253,10 @@ class Ending(Observer):
 
         Args: may_save: whether a run may continue from the state. Raises: SaveError.
         """
-        # if an env, a disk or a callback failed, the state is worth saving; during a run signals are handled, so that a
-        # KeyboardInterrupt was raised by an env
-        is_outside = isinstance(error, Exception | KeyboardInterrupt)
+        # if an env, a disk, a callback or other code of the user failed, the state is worth saving
+        is_outside = error is not None and not isinstance(error, GivenUp | Interrupted)
+        if isinstance(error, KeyboardInterrupt):  # no signal: during a run signals are handled
+            logger.warning('KeyboardInterrupt was raised by %s, not by Ctrl-C: the run ends', place_of(error))
         try:
             if may_save and is_outside and not isinstance(error, NonFiniteGradientError | SaveError):
                 self.save(error)

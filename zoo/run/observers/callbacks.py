@@ -16,6 +16,7 @@ from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics
 from zoo.core.errors import CallbackError, UserError, place_of, show_error, shown
+from zoo.core.processes import STOP_REQUESTS
 from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Callback, Observer, RunView
@@ -102,7 +103,9 @@ class Callbacks(Observer):
     def _guarded(self, words: str, function: Callable[..., Any], *args: object) -> Any:
         try:
             return function(*args)
-        except Exception as error:
+        except STOP_REQUESTS:
+            raise
+        except BaseException as error:  # also SystemExit, which would end the run without a word
             self.has_failed = True
             said = f'{show_error(error)} ({place_of(error)})'
             raise CallbackError(f'callback {words} {said}; --debug shows the traceback') from error

@@ -13,7 +13,8 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 
-from zoo.core.errors import RunError, UserError, env_failure
+from zoo.core.errors import RunError, UserError, env_failure, place_of, show_error
+from zoo.core.processes import STOP_REQUESTS
 from zoo.core.streams import LogFormat, open_closed_streams, paint, say
 from zoo.tools.cli.parser import parse
 
@@ -39,9 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args)
     except KeyboardInterrupt:  # outside of the run, which handles signals
         return 130
-    except Exception as error:
-        if args.debug:
+    except STOP_REQUESTS:
+        raise
+    except BaseException as error:  # also SystemExit: zoo raises none, so that it is of code that zoo was given
+        if args.debug and not isinstance(error, SystemExit):
             raise
+        if isinstance(error, SystemExit):
+            words = (
+                f'code that zoo was given raised {show_error(error)} ({place_of(error)}), which ends no command of zoo'
+            )
+            return _report(RunError(f'{words}; take it out'), EXIT_FAILED)
         if isinstance(error, UserError):
             return _report(error, EXIT_USER, _hint(args, str(error)))
         if isinstance(error, RunError):
