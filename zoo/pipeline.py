@@ -21,7 +21,7 @@ from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, shown
 from zoo.core.files import current_folder
-from zoo.core.processes import GivenUp, Interrupted, catch_signals
+from zoo.core.processes import GivenUp, Interrupted, catch_signals, limit_exit
 from zoo.core.registry import PIPELINE_REGISTRY, did_you_mean
 from zoo.env import EnvError
 from zoo.policy.base import Policy
@@ -127,6 +127,7 @@ def _run(
     """Runs a job from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
     watch = EnvWatch(cfg.env.step_timeout)
+    limit_exit(cfg.env.step_timeout)
     with catch_signals(watch.interrupts) as received, watch:
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:

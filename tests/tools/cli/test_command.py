@@ -71,6 +71,67 @@ def test_run_that_fails_is_one_sentence_and_exit_1_and_continues_from_its_checkp
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.parametrize(
+    ('words', 'code'),
+    [
+        ('train ends.py', 2),
+        ('train ends.py:Line', 2),
+        ('train cartpole_ppo --import ends.py', 2),
+        ('train cartpole_ppo --import ends', 2),
+        ('train cartpole_ppo env.id=ends:Line', 2),
+        ('config ends.py', 2),
+        ('check-env ends.py:Line', 2),
+        ('train cartpole_ppo callbacks=[ends:Line]', 2),
+        ('train cartpole_ppo policy.eval.env.id=ends:Line', 2),
+        ('train cartpole_ppo stop=[ends:Line]', 2),
+    ],
+)
+def test_code_that_ends_the_process_while_it_is_loaded_is_a_sentence_and_no_success(
+    words: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / 'ends.py').write_text(f'{LINE_ENV}\nimport sys\nsys.exit(0)\n')
+    done = run_in(*words.split(), *(QUICK if words.startswith('train') else ()), cwd=tmp_path)
+    assert done.returncode == code and 'SystemExit: 0' in done.stderr and 'Traceback' not in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / 'runs').exists()
+
+
+def test_policy_that_ends_the_process_in_an_update_is_a_sentence_and_no_success(tmp_path: Path) -> None:
+    (tmp_path / 'mine.py').write_text(
+        'import sys\nfrom zoo.core.registry import POLICY_REGISTRY\nfrom zoo.policy.ppo import PPOPolicy\n\n'
+        "@POLICY_REGISTRY.register('ending')\nclass Ending(PPOPolicy):\n"
+        '    def _forward_learn(self, *args, **kwargs):\n        sys.exit(0)\n'
+    )
+    done = run_in('train', 'cartpole_ppo', 'policy.type=ending', '--import', 'mine.py', *QUICK, cwd=tmp_path)
+    assert done.returncode == 1 and 'raised SystemExit: 0 (mine.py:8)' in done.stderr
+    assert 'Traceback' not in done.stderr
+
+
+LEFT = {  # what an env leaves, and what the warning names
+    'thread': ('threading.Thread(target=threading.Event().wait, name="client").start()', "the thread 'client'"),
+    'atexit': ('atexit.register(threading.Event().wait)', 'a function of atexit, or a process'),
+    'process': ('multiprocessing.get_context("fork").Process(target=threading.Event().wait).start()', 'a process'),
+    # the end of a module's objects: no Python thread runs any more, so no warning is possible
+    'destructor': ('Line.left = type("Left", (), {"__del__": lambda self: time.sleep(1e6)})()', ''),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('left', LEFT)
+def test_command_ends_with_its_exit_code_whatever_an_env_leaves(left: str, tmp_path: Path) -> None:
+    line, words = LEFT[left]
+    imports = 'import atexit, multiprocessing, threading, time\n'
+    text = LINE_ENV.replace('    def reset', f'    def __init__(self):\n        {line}\n    def reset')
+    (tmp_path / 'leaving.py').write_text(imports + text)
+    options = ['env.vectorization=sync', 'env.collector_env_num=2', 'env.step_timeout=2', *QUICK]
+    command = [sys.executable, '-m', 'zoo', 'train', 'leaving.py:Line', '--steps', '512', *options]
+    environ = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3]))
+    with open(tmp_path / 'err', 'w') as err:  # a pipe would stay open in the process that the env leaves
+        done = subprocess.run(command, cwd=tmp_path, env=environ, stdout=err, stderr=err, timeout=200)
+    said = (tmp_path / 'err').read_text()
+    assert done.returncode == 0 and words in said, said
+    assert json.loads(next(tmp_path.glob('runs/*/*/result.json')).read_text())['state'] == 'done'
+
+
 LIGHT = """
 import os, sys
 from zoo.tools.cli import main

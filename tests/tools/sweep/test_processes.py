@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
+import threading
 from typing import Any
 
 import pytest
 
 from zoo.core.errors import RunError, UserError
 from zoo.core.processes import n_core
-from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+from zoo.tools.sweep.processes import Ended, Team, Tell, say_if_too_many
 
 
 class OwnError(UserError):
@@ -20,7 +23,7 @@ class OwnError(UserError):
         super().__init__(f'{first} {second}')
 
 
-def work(task: str, received: list[int]) -> dict[str, Any]:
+def work(task: str, received: list[int], tell: Tell) -> dict[str, Any]:
     import torch
 
     if task == 'refuse':
@@ -28,7 +31,15 @@ def work(task: str, received: list[int]) -> dict[str, Any]:
     if task == 'break':
         raise ZeroDivisionError('by hand')
     if task == 'die':
+        tell('first')
+        tell('last words')
         os.kill(os.getpid(), signal.SIGKILL)
+    if task == 'exit':
+        sys.exit(0)
+    if task == 'leave a thread':
+        threading.Thread(target=threading.Event().wait, name='client').start()
+    if task == 'leave a function':
+        atexit.register(threading.Event().wait)
     return {'threads': torch.get_num_threads(), 'received': received, 'group': os.getpgrp() == os.getpid()}
 
 
@@ -36,7 +47,7 @@ def work(task: str, received: list[int]) -> dict[str, Any]:
 def test_values_errors_and_deaths_reach_the_first_process() -> None:
     team = Team(work, [])
     with team.follow_signals():
-        for task in ('value', 'refuse', 'break', 'die'):
+        for task in ('value', 'refuse', 'break', 'die', 'exit', 'leave a thread', 'leave a function'):
             team.start(task)
         ends: dict[str, Ended] = {}
         while team.members:
@@ -45,6 +56,26 @@ def test_values_errors_and_deaths_reach_the_first_process() -> None:
     assert type(ends['refuse'].error) is UserError and str(ends['refuse'].error) == 'no way'
     assert type(ends['break'].error) is RunError and str(ends['break'].error) == 'ZeroDivisionError: by hand'
     assert ends['die'].exitcode == -signal.SIGKILL and ends['die'].error is ends['die'].value is None
+    assert ends['die'].told == 'last words' and ends['value'].told == ''
+    assert type(ends['exit'].error) is RunError and str(ends['exit'].error) == 'SystemExit: 0'
+    for task in ('leave a thread', 'leave a function'):  # nothing ends these; the process does
+        assert ends[task].value == ends['value'].value and ends[task].exitcode == 0
+
+
+@pytest.mark.soak
+def test_stop_signals_at_any_moment_of_the_start_leave_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    team = Team(work, [])
+    team.start('value')
+    (process,) = team.members
+    os.kill(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal, whose process group it is still in
+    os.kill(process.pid, signal.SIGTERM)  # as `Team.stop`
+    ends: list[Ended] = []
+    while team.members:
+        ends += team.ended()
+    (ended,) = ends
+    # the first signal that it counts is `Team.stop`; Ctrl-C may count too, and then the second one ends it at once
+    assert ended.value == {'threads': 1, 'received': [signal.SIGTERM], 'group': True} or ended.exitcode in (130, 143)
+    assert capfd.readouterr().err == ''
 
 
 def test_task_that_cannot_be_sent_is_refused() -> None:

@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -30,7 +29,7 @@ from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
 from zoo.tools.results.read import from_here, read_run
 from zoo.tools.results.table import as_data, rows_of, table
-from zoo.tools.sweep.processes import Ended, Team, say_if_too_many, set_log_format
+from zoo.tools.sweep.processes import Ended, Team, Tell, say_if_too_many, set_log_format
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.spaces import parts_of_text
 
@@ -169,12 +168,11 @@ class RunOutcome(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A run in one process. options: of `serial_pipeline`; command: repeats the run, () if unknown; note: file for its folder."""
+    """A run in one process. options: of `serial_pipeline`; command: repeats the run, () if unknown."""
 
     options: dict[str, Any]
     name: str
     command: tuple[str, ...]
-    note: Path
 
 
 def train_many(
@@ -208,24 +206,19 @@ def train_many(
     logger.info('%d runs, %d at a time', len(members), min(jobs, len(members)))
     say_if_too_many(min(jobs, len(members)))
     team, waiting = Team(_train_one, imports), list(range(len(members)))
-    with (
-        tempfile.TemporaryDirectory() as notes,
-        catch_signals() as received,
-        team.follow_signals(),
-        ExitStack() as undo,
-    ):
+    with catch_signals() as received, team.follow_signals(), ExitStack() as undo:
         tasks = []
-        for i, (member, folder) in enumerate(zip(members, folders, strict=True)):
+        for member, folder in zip(members, folders, strict=True):
             place = () if folder is None else ('--run-dir', str(folder))
             words = (*command, *member.overrides, *place) if command else ()
             changes = (*overrides, *member.overrides, QUIET)
             options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
-            tasks.append(Task(options, member.name, words, Path(notes) / str(i)))
+            tasks.append(Task(options, member.name, words))
 
         def look() -> Work:
-            at_work = [task for (_, task), _ in list(team.members.values())]
+            at_work = {ended.task[1].name: ended.told for ended in team.so_far()}
             n_ended = sum(outcome.state != 'waiting' for outcome in outcomes)
-            return Work(len(members), n_ended, {task.name: _share_of(task) for task in at_work})
+            return Work(len(members), n_ended, {name: _share_of(told) for name, told in at_work.items()})
 
         undo.enter_context(shown_progress(look, overrides))
         while team.members or (waiting and not received):
@@ -233,7 +226,7 @@ def train_many(
                 team.start((i := waiting.pop(0), tasks[i]))
             for ended in team.ended() if team.members else ():
                 i = ended.task[0]
-                outcomes[i] = _outcome(members[i], tasks[i], ended, received)
+                outcomes[i] = _outcome(members[i], ended, received)
                 if on_end is not None:
                     on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
     if received:
@@ -276,38 +269,36 @@ def _one_value(members: Sequence[Member], problems: Sequence[str]) -> Iterator[s
             )
 
 
-def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
-    """Trains one run. Returns: its folder, and the reason if it ended early."""
+def _train_one(work: tuple[int, Task], received: list[int], tell: Tell) -> tuple[str, str]:
+    """Trains one run, and tells the parent its folder. Returns: the folder, and the reason if it ended early."""
     task = work[1]
     if received:
         raise Interrupted(128 + received[0])
     set_log_format(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
-    logging.getLogger('zoo.core.processes').setLevel(logging.ERROR)  # the first process reports signals for all
     if task.command:
         sys.argv = list(task.command)  # replaces the words of the parent: this process has only this run
 
-    def on_start(job: RunView) -> None:  # tells the folder to the parent process
-        with suppress(OSError):  # the folder is only for a message
-            task.note.write_text(str(job.run_dir), encoding='utf-8')
+    def on_start(job: RunView) -> None:
+        tell(str(job.run_dir))
 
     result = serial_pipeline(**task.options, callbacks=[on_start])
     return str(result.run_dir), result.stop_reason
 
 
-def _share_of(task: Task) -> float:
-    """Returns the share of a run in work that is done."""
+def _share_of(run_dir: str) -> float:
+    """Returns the share of a run in work that is done. run_dir: its folder; '' before it begins."""
     with suppress(OSError):
-        return share_of(Path(task.note.read_text(encoding='utf-8')))
+        return share_of(Path(run_dir)) if run_dir else 0.0
     return 0.0
 
 
-def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) -> RunOutcome:
+def _outcome(member: Member, ended: Ended, received: Sequence[int]) -> RunOutcome:
     if ended.value is not None:
         run_dir, reason = ended.value
         return RunOutcome(member, 'done', Path(run_dir), reason)
-    folder = Path(task.note.read_text(encoding='utf-8')) if task.note.exists() else None
+    folder = Path(ended.told) if ended.told else None
     if ended.error is not None:
         return RunOutcome(member, 'failed', folder, str(ended.error))
     if ended.exitcode > 128:

@@ -10,21 +10,32 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import connection
+from contextlib import contextmanager
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError, env_failure, show_error
-from zoo.core.processes import catch_signals, die_with_parent, n_core
+from zoo.core.processes import (
+    Interrupted,
+    catch_signals,
+    die_with_parent,
+    end_in_time,
+    n_core,
+    stop_signals_blocked,
+    unblock_stop_signals,
+)
 from zoo.core.streams import ClearingFormat, LogFormat, is_terminal
 
 logger = logging.getLogger(__name__)
 MAX_TEXT = 4_000  # most characters of an error: a pipe holds 64 KB, and with more the sender waits for the reader
-Work = Callable[[Any, list[int]], Any]
-"""The work of a process: takes a task and the list of signals that it received; the result is sent to the parent."""
+MEMBER_EXIT_S = 10.0  # seconds in which a process with a result must end: the next one may wait for its place
+Tell = Callable[[str], None]
+Work = Callable[[Any, list[int], Tell], Any]
+"""The work of a process: takes a task, the list of signals that it received, and a function that tells the parent a text, of
+which the last one counts; the result is sent to the parent."""
 
 
 def say_if_too_many(n_process: int) -> None:
@@ -35,12 +46,13 @@ def say_if_too_many(n_process: int) -> None:
 
 
 class Ended(NamedTuple):
-    """A process that ended: its task, exit code, and its result or error."""
+    """A process that ended: its task, exit code, its result or error, and the last text that it told; '' for none."""
 
     task: Any
     exitcode: int
     value: Any
     error: Exception | None
+    told: str = ''
 
 
 class Team:
@@ -52,7 +64,7 @@ class Team:
     def __init__(self, work: Work, imports: Sequence[str]) -> None:
         self._work, self._imports = work, list(imports)
         self._level = logging.getLogger().getEffectiveLevel()
-        self.members: dict[Any, tuple[Any, Connection]] = {}
+        self.members: dict[SpawnProcess, tuple[Ended, Connection]] = {}
 
     def start(self, task: Any) -> None:
         """Starts a process with a task. Raises: UserError if the task cannot be sent."""
@@ -66,14 +78,28 @@ class Team:
         is_main = threading.current_thread() is threading.main_thread()
         args = self._work, task, self._imports, self._level, there, os.getpid(), is_main
         process = SpawnProcess(target=_run, args=args)
-        process.start()
+        if hasattr(signal, 'pthread_sigmask'):
+            resource_tracker.ensure_running()  # its first start would unblock the signals
+            # Ctrl-C in the terminal reaches the process before it has a group of its own, and handlers
+            with stop_signals_blocked():
+                process.start()
+                self.members[process] = Ended(task, 0, None, None), here
+        else:
+            process.start()
+            self.members[process] = Ended(task, 0, None, None), here
         there.close()
-        self.members[process] = task, here
 
     def ended(self) -> list[Ended]:
-        """Waits until a process ends; returns all that have ended."""
-        connection.wait([process.sentinel for process in self.members])
+        """Waits until a process ends or tells something; returns all that have ended."""
+        pipes = [pipe for _, pipe in self.members.values() if not pipe.closed]
+        connection.wait([*(process.sentinel for process in self.members), *pipes])
+        for process in list(self.members):
+            self._receive(process)
         return [self._end(process) for process in list(self.members) if not process.is_alive()]
+
+    def so_far(self) -> list[Ended]:
+        """What the processes that have not ended have told so far; may be called in any thread."""
+        return [so_far for so_far, _ in list(self.members.values())]
 
     def stop(self) -> None:
         """Asks all processes to save and end."""
@@ -101,12 +127,21 @@ class Team:
                 signal.signal(number, before)
 
     def _end(self, process: SpawnProcess) -> Ended:
-        task, pipe = self.members.pop(process)
-        value, error = None, None
-        with pipe, suppress(EOFError):  # it sent nothing
-            value, error = pipe.recv()
         process.join()
-        return Ended(task, process.exitcode or 0, value, error)
+        self._receive(process)
+        so_far, pipe = self.members.pop(process)
+        pipe.close()
+        return so_far._replace(exitcode=process.exitcode or 0)
+
+    def _receive(self, process: SpawnProcess) -> None:
+        """Reads what a process has sent; a pipe at its end, or with a message that was cut off, is closed."""
+        so_far, pipe = self.members[process]
+        try:
+            while not pipe.closed and pipe.poll():
+                so_far = so_far._replace(**pipe.recv())
+                self.members[process] = so_far, pipe
+        except (EOFError, OSError):
+            pipe.close()
 
 
 def set_log_format(formatter: logging.Formatter) -> None:
@@ -118,9 +153,10 @@ def set_log_format(formatter: logging.Formatter) -> None:
 def _run(
     work: Work, task: Any, imports: Sequence[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
 ) -> None:
-    """Main function of a process."""
+    """Main function of a process. The stop signals are blocked until their handlers are set."""
     if hasattr(os, 'setpgrp'):
         os.setpgrp()  # Ctrl-C reaches only the first process, which tells the others once
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that has reached this process before
     parent = multiprocessing.parent_process()
     assert parent is not None
     die_with_parent(parent_pid, is_main_thread, lambda seconds: bool(connection.wait([parent.sentinel], seconds)))
@@ -129,20 +165,28 @@ def _run(
     torch.set_num_threads(1)
     logging.basicConfig(level=level, stream=sys.stderr)
     set_log_format(LogFormat())
+    logging.getLogger('zoo.core.processes').setLevel(logging.ERROR)  # the first process reports signals for all
+    exit_code: Any = 1
     try:
         with catch_signals() as received:
+            if hasattr(signal, 'pthread_sigmask'):
+                unblock_stop_signals()
             from zoo.config.source import import_module_or_file
 
             for name in imports:
                 import_module_or_file(name)
-            value = work(task, received)
+            value = work(task, received, lambda text: pipe.send({'told': text}))
+        pipe.send({'value': value})
+        exit_code = 0
     except (UserError, RunError) as error:
         plain = UserError if isinstance(error, UserError) else RunError  # instances of subclasses may not be picklable
-        pipe.send((None, plain(str(error)[:MAX_TEXT])))
-        sys.exit(1)
-    except Exception as error:
-        if (failure := env_failure(error)) is None:  # not an env's error: unexpected, so its traceback is shown
+        pipe.send({'error': plain(str(error)[:MAX_TEXT])})
+    except Interrupted as interrupted:
+        exit_code = interrupted.code
+    except BaseException as error:  # also SystemExit of code that the run was given
+        failure = env_failure(error)
+        if failure is None:  # not an env's error: unexpected, so its traceback is shown
             logger.exception('this was not expected')
-        pipe.send((None, RunError((failure or show_error(error))[:MAX_TEXT])))
-        sys.exit(1)
-    pipe.send((value, None))
+        pipe.send({'error': RunError((failure or show_error(error))[:MAX_TEXT])})
+    end_in_time(exit_code, MEMBER_EXIT_S)
+    sys.exit(exit_code)
