@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
 FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
 LENGTH = 'max_env_step='  # the one override that a record of a bundled config may have
-WIDTH, HEIGHT, EDGE = 320, 120, 14
+WIDTH, HEIGHT, EDGE = 320, 130, 22  # the edge has room for a line of text
 N_POINT = 80
 _SAME_NAME = ('atari', 'envpool', 'minatar', 'procgen')
 EXTRA_OF_FAMILY = {'minigrid_memory_s7': 'envpool', **dict(zip(_SAME_NAME, _SAME_NAME, strict=True))}
@@ -76,7 +76,7 @@ def _gallery(entries: Sequence[Entry]) -> str:
     ]
     about = (
         '`zoo train NAME` trains one, `zoo config NAME` shows its keys. A curve is the greedy return while training: the median '
-        'of the seeds, and the band between the lowest and the highest. The last line is the return of the last policy.'
+        'of the seeds, and the band between the lowest and the highest, whose extremes are written at its edges. The last line is the return of the last policy.'
     )
     return '\n'.join(['# Bundled configs', '', about, '', '<div class="gallery">', *cards, '</div>', ''])
 
@@ -147,6 +147,7 @@ def curve(records: Sequence[dict[str, Any]]) -> str:
     line = ' '.join(points(np.median(returns, axis=0)))
     return (
         f'{start}<polygon points="{band}" class="band"/><polyline points="{line}" class="line"/>'
-        f'<text x="2" y="{EDGE - 3}">{number_text(high)}</text><text x="2" y="{HEIGHT - 2}">{number_text(low)}</text>'
-        f'<text x="{WIDTH - 2}" y="{HEIGHT - 2}" text-anchor="end">{grid[-1]:,.0f} steps</text></svg>'
+        f'<text x="2" y="{EDGE - 6}">highest {number_text(high)}</text>'
+        f'<text x="2" y="{HEIGHT - 4}">lowest {number_text(low)}</text>'
+        f'<text x="{WIDTH - 2}" y="{HEIGHT - 4}" text-anchor="end">{grid[-1]:,.0f} steps</text></svg>'
     )
