@@ -184,8 +184,11 @@ class AnyVectorEnv(ABC):
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         """Sets the options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
 
-    def check(self) -> None:
-        """Checks the values that the steps themselves did not check. Called once per rollout. Raises: EnvContractError."""
+    def check(self, block: StepBlock | None = None) -> None:
+        """Checks the values that the steps themselves did not check. Called once per rollout.
+
+        Args: block: of a rollout for training, whose observations are compared with their bounds. Raises: EnvContractError.
+        """
 
     def compile(self, compile: Callable[..., Any]) -> None:
         """Compiles the step of tensor programs into one program; does nothing for other envs."""

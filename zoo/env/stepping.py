@@ -26,6 +26,7 @@ from zoo.env.errors import (
     shapes_error,
 )
 from zoo.env.interface import AnyVectorEnv, BlockField, StepBlock, StepRow
+from zoo.env.obs_bounds import BoundsWatch
 
 BOOL = np.dtype(bool)
 
@@ -105,6 +106,7 @@ class RowVectorEnv(AnyVectorEnv):
     _rules: Sequence[RowRule]
     _to_env: Callable[[Tensor], Any]  # makes a copy of the policy's actions, as the envs take them
     _refuses_masks: bool  # masks in an info are an error
+    _bounds: BoundsWatch | None = None
     _called: Callable[[int | None], str] | None  # the place for the watch on calls; None: not watched
 
     def send(self, action: Tensor) -> None:
@@ -171,8 +173,10 @@ class RowVectorEnv(AnyVectorEnv):
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
             raise_if_contract(error, self.env, self.name, self._place.step)
 
-    def check(self) -> None:
-        """Does nothing: every step checks its values."""
+    def check(self, block: StepBlock | None = None) -> None:
+        """Compares the observations of a rollout with their bounds; every step has checked all else."""
+        if block is not None and self._bounds is not None:
+            self._bounds.see(block.steps.obs)
 
 
 def copied_index(action: Tensor) -> np.ndarray:

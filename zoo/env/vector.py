@@ -18,6 +18,7 @@ from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.entry_names import NamedVectorEnv, has_other_keys
 from zoo.env.errors import RAW, STOPS, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
 from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
+from zoo.env.obs_bounds import BoundsWatch
 from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
 
 
@@ -61,6 +62,8 @@ class VectorEnv(RowVectorEnv):
         self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
         self._called = None if vars(type(env)).get('has_deadlines', False) else self._place.of
         self.info_columns = tuple(cfg.info_columns)
+        if cfg.check:
+            self._bounds = BoundsWatch(self.obs_space, name, warns=first == 0)  # one group speaks for all
         self.request_infos(self.info_columns)
 
     def _kept_space(self, cfg: EnvConfig) -> Space:

@@ -98,7 +98,7 @@ def make_parts(
 
         engine = undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
     if cfg.env.check:
-        zoo.env.check_env(cfg.env)
+        zoo.env.check_env(cfg.env, before_run=True)
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
     restarts = Restarts(cfg.env.max_restarts)
     first = None if ranks.size == 1 else ranks.rank * cfg.env.collector_env_num

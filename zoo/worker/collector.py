@@ -90,7 +90,7 @@ class Collector:
         state = joined([group.acting.state for group in self.groups], 0)
         self.take_steps()
         for group in self.groups:
-            group.env.check()
+            group.env.check(group.block)
         output = joined([group.acting.output for group in self.groups], 1)
         finals = [(t, group.start + envs, obs) for group in self.groups for t, envs, obs in group.block.finals]
         return RolloutExtras(output, state, finals, self._info_columns(), self._numbers)

@@ -100,6 +100,8 @@ FROM_1, BYTES, UNIT = Discrete(3, start=1), Box(0, 255, (2, 2, 3), np.uint8), Bo
 IMAGE, DOT = np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2, 3), np.float32)
 DOT[1, 0, 2] = 1.5
 
+DARK, DARK_BYTES = np.zeros((2, 2, 3), np.uint8), Box(0, 8, (2, 2, 3), np.uint8)
+
 OBS, AS = 'the observation of step ', 'as in observation_space; return obs.astype(np.'
 STEP_BREAKS = {
     'four values': (lambda o, r, te, tr, i: (o, r, te or tr, i), 'step returned a tuple of 4, wanted a tuple of 5'),
@@ -109,7 +111,6 @@ STEP_BREAKS = {
     'obs dtype': (lambda o, *v: (o.astype(float), *v), f'{OBS}has dtype float64, wanted float32 {AS}float32)'),
     'obs nan': (lambda o, *v: (o * np.nan, *v), OBS + 'has nan at [0], wanted finite numbers'),
     'obs inf': (lambda o, *v: (o * np.inf, *v), OBS + 'has inf at [0], wanted finite numbers'),
-    'obs bound': (lambda o, *v: (-o, *v), OBS + 'has -2.0 at [0], wanted 0 to inf as in '),
     'reward nan': (nan_reward, 'the reward is nan, wanted a finite number'),
     'reward array': (lambda o, r, *v: (o, np.ones(1), *v), 'the reward is array([1.]) (ndarray), wanted a number'),
     'reward none': (lambda o, r, *v: (o, None, *v), 'the reward is None (NoneType), wanted a number; return'),
@@ -138,7 +139,7 @@ SHOWN_BREAKS = {
     'index array': (np.ones(1, int), FROM_1, 'is array([1]) (ndarray), wanted an int'),
     'image shape': (IMAGE[0], BYTES, 'has shape (2, 3), wanted (2, 2, 3) as in'),
     'image dtype': (IMAGE / 255, BYTES, f'has dtype float64, wanted uint8 {AS}'),
-    'image bound': (DOT, UNIT, 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space'),
+    'byte bound': (DARK + 9, DARK_BYTES, 'has 9 at [0, 0, 0], wanted 0 to 8 as in observation_space'),
     'image inf': (DOT + np.inf, UNIT, 'has inf at [0, 0, 0], wanted finite numbers'),
 }
 LEAF_BREAKS = {
@@ -148,7 +149,6 @@ LEAF_BREAKS = {
     'int': (lambda o: {**o, 'own': (0.5, o['own'][1])}, " 'own.0' of step is 0.5 (float), wanted an int"),
     'start': (lambda o: {**o, 'own': (0, o['own'][1])}, " 'own.0' of step is 0, wanted 1 to 3 as in "),
     'dtype': (lambda o: {**o, 'own': (1, np.zeros(()))}, " 'own.1' of step has dtype float64, wanted "),
-    'bound': (lambda o: {**o, 'own': (1, np.float32(2))}, " 'own.1' of step is 2.0, wanted 0 to 1 as in"),
     'bits': (lambda o: {**o, 'bits': o['bits'] + 1}, " 'bits' of step has 2 at [1], wanted 0 to 1 as in "),
     'floats': (lambda o: {**o, 'bits': o['bits'] / 1}, " 'bits' of step has dtype float64, wanted integ"),
     'places': (lambda o: {**o, 'places': np.array([2, 6])}, " 'places' of step has 6 at [1], wanted 2 to"),

@@ -79,19 +79,22 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
+from zoo.env.obs_bounds import AS_IT_IS, NARROWER, is_scaled_by_bounds, widened_bounds
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
 
 
-def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]:
+def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10, before_run: bool = False) -> list[str]:
     """Makes one env of the config and takes `n_step` random steps with it, starting new episodes where they end.
 
     The first of these steps are taken twice, with the same seed and the same actions. Of a family, or where the config uses
     a batched version, two envs step together; VectorEnv checks their results.
 
+    Args: before_run: leaves out warnings that a run which trains in such envs gives by itself.
     Returns: warnings, one sentence each, which are also logged: episodes with the same seed differ; a wrapper normalises
-      by running statistics; in 1,000 steps or more no episode ended, and nothing limits them.
+      by running statistics; observations are outside of the bounds of their space; in 1,000 steps or more no episode ended,
+      and nothing limits them; the batched version that the config uses is another task than the env.
     Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
       n_step is below 1; and what make_env raises. With env.check=strict, EnvContractError also replaces the warnings
       about episodes that no seed repeats.
@@ -109,12 +112,13 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]
             found = EnvCheck(env, cfg).run(n_step)
         finally:
             close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
-    for sentence, is_chance in found:
-        if is_chance and cfg.check == 'strict':
-            raise EnvContractError(refused(sentence))
-    for sentence, _ in found:
+    for finding in found:
+        if finding.is_chance and cfg.check == 'strict':
+            raise EnvContractError(refused(finding.sentence))
+    sentences = [finding.sentence for finding in found if not (before_run and finding.is_of_runs)]
+    for sentence in sentences:
         logger.warning('%s', sentence)
-    return [sentence for sentence, _ in found]
+    return sentences
 
 
 def version_findings(cfg: EnvConfig) -> list[Finding]:
@@ -136,6 +140,10 @@ CORRECT = 'correct one of the two'
 
 class ToleratedError(BrokenContractError):
     """A fault that only the check refuses: a run without the check accepts such a value."""
+
+
+class OutsideError(ToleratedError):
+    """An observation outside of its bounds, of which a run only warns."""
 
 
 Note = Callable[[BrokenContractError], None]  # gets a fault after which the check could continue; may raise it
@@ -205,14 +213,19 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
             return
     low, high = _BOUNDS[type(space)](space)
     finite = np.isfinite(obs)
-    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
+    widest_low, widest_high = widened_bounds(space) if isinstance(space, Box) else (low, high)
+    wrong = np.argwhere(~(finite & (widest_low <= obs) & (obs <= widest_high)))
     if len(wrong):
         at = tuple(map(int, wrong[0]))
         got = f'{what} has {np.asarray(obs)[at]} at {list(at)}' if at else f'{what} is {np.asarray(obs)}'
-        kind, wanted = BrokenContractError, 'finite numbers'
-        if finite[at]:
-            kind, wanted = ToleratedError if is_box else kind, f'{low[at]:g} to {high[at]:g} as in observation_space'
-        yield kind(got, wanted, 'correct it, or widen the space' if finite[at] else 'find where it comes from')
+        if not finite[at]:
+            yield BrokenContractError(got, 'finite numbers', 'find where it comes from')
+            return
+        kind = BrokenContractError
+        if isinstance(space, Box):
+            kind = ToleratedError if is_scaled_by_bounds(space) else OutsideError
+        do = AS_IT_IS if kind is OutsideError else NARROWER
+        yield kind(got, f'{low[at]:g} to {high[at]:g} as in observation_space', do)
 
 
 _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
@@ -268,6 +281,9 @@ class EnvCheck:
         self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
         self._actions: list[Action] = []
+        self._outside: dict[
+            str, str
+        ] = {}  # sentences about observations outside of their bounds, the first of each kind
         self._to_env, self._reset_kwargs = ActionMap(self._action_space), reset_kwargs(cfg, env)
         self._rng = torch.Generator().manual_seed(SEED)
 
@@ -283,7 +299,10 @@ class EnvCheck:
         except BaseException as error:
             add_place(error, Place(self._name, self._n_step).of(0))
             raise
-        return findings(self._name, self._statistics, unlike, n_step, self._recorder, self._has_limit)
+        return [
+            *findings(self._name, self._statistics, unlike, n_step, self._recorder, self._has_limit),
+            *(Finding(sentence, is_of_runs=True) for sentence in self._outside.values()),
+        ]
 
     def _run(self, n_step: int) -> str | None:
         """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
@@ -450,11 +469,14 @@ class EnvCheck:
         self._note(ToleratedError(*broken))
 
     def _note(self, broken: BrokenContractError) -> None:
+        got, wanted, do = broken.args
+        kind = f'{re.sub(" of (reset|step)$", "", re.split(r" (?:is|has|turns|returned) ", got)[0])}; {do}'
+        if isinstance(broken, OutsideError):
+            self._outside.setdefault(kind, str(Place(self._name, self._n_step).error(0, got, wanted, do)))
+            return
         if self._report is None:
             raise broken
-        got, _, do = broken.args
-        what = re.split(r' (?:is|has|turns|returned) ', got)[0]
-        self._report(str(self._error(broken)), f'{re.sub(" of (reset|step)$", "", what)}; {do}')
+        self._report(str(self._error(broken)), kind)
 
     def _error(self, broken: BrokenContractError) -> EnvContractError:
         got, wanted, do = broken.args

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from zoo.core.data import Obs, leaves
+from zoo.core.data import Obs, leaves, map_tensors
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_size, mask_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import Place, show_value
@@ -23,6 +23,7 @@ from zoo.env.families.family import OwnVector
 from zoo.env.infos import end_infos, numbers_of
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import find_env
+from zoo.env.obs_bounds import BoundsWatch
 
 INNER = ('env', '_env', 'venv')
 """The attribute with the wrapped env, in wrappers of gymnasium and old gym, zoo's adapters, wrappers of SB3's vector envs."""
@@ -161,6 +162,7 @@ class Finding(NamedTuple):
 
     sentence: str
     is_chance: bool = False  # whether it says that no seed repeats the episodes
+    is_of_runs: bool = False  # whether a run in such envs says the same by itself, after its first rollout
 
 
 Flags = bool | np.ndarray  # of one env, or [B] of several
@@ -297,12 +299,17 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recor
     Raises: as `check_env`.
     """
     seen, known = recorder or Recorder(env.autoreset), running_statistics(env)
+    outside: list[str] = []
+    watch = BoundsWatch(env.obs_space, env.name, say=outside.append)
 
     def rollout(n: int, again: bool) -> Iterator[Leaves]:
-        return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen)
+        return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen, watch)
 
     found = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, known)
-    return findings(env.name, known, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env))
+    return [
+        *findings(env.name, known, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env)),
+        *(Finding(sentence, is_of_runs=not env.is_tensor_program) for sentence in outside),
+    ]
 
 
 Leaves = Mapping[str, Mapping[str, Any]]
@@ -361,7 +368,7 @@ def findings(
     return found
 
 
-def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder) -> Iterator[Leaves]:
+def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder, watch: BoundsWatch) -> Iterator[Leaves]:
     start = time.perf_counter()
     obs = env.reset(SEED)
     recorder.began(time.perf_counter() - start, _arrays(obs))
@@ -372,6 +379,7 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder) -> Itera
         start = time.perf_counter()
         step = env.step(action)
         seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
+        watch.see(map_tensors(lambda x: x[None], obs))
         reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
         recorder.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
         values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}

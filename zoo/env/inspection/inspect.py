@@ -393,12 +393,12 @@ class _Inspection:
         return next((layer.source for layer in layers(env) if isinstance(layer, MaskEnv)), own)
 
     def _add_findings(self, findings: list[Finding]) -> None:
-        self._facts['repeats'] = not any(is_chance for _, is_chance in findings)
-        for sentence, is_chance in findings:
-            if is_chance and self._cfg.check == 'strict':
-                self.add_problem(refused(sentence))
+        self._facts['repeats'] = not any(finding.is_chance for finding in findings)
+        for finding in findings:
+            if finding.is_chance and self._cfg.check == 'strict':
+                self.add_problem(refused(finding.sentence))
             else:
-                self._warnings.append(sentence)
+                self._warnings.append(finding.sentence)
 
     def _add_seed_0(self, env: gymnasium.Env) -> None:
         """Warns if the seed 0 alone is ignored, as by `if seed:`; other programs use it more than any other seed."""

@@ -225,7 +225,7 @@ class TensorVectorEnv(AnyVectorEnv):
         while True:
             yield from self._rows(self.draw(self._n_block))
 
-    def check(self) -> None:
+    def check(self, block: StepBlock | None = None) -> None:
         """Waits for the device and tests whether all observations and rewards since the reset were finite.
 
         Raises: EnvContractError that names the first env and step where they were not.
