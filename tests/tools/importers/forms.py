@@ -263,6 +263,12 @@ CLEANRL = {
         'env = gym.wrappers.NormalizeObservation(env)\nenv = gym.wrappers.NormalizeReward(env, gamma=gamma)\n',
         env_id='"Pendulum-v1"',
     ),
+    'ppo_continuous_action_isaacgym': _script(
+        'envs = isaacgymenvs.make(task=args.env_id)\n',
+        env_id='"Ant"',
+        reward_scaler='1',
+        record_video_step_frequency='99',
+    ),
     'ppo_procgen': _script('self.seq = ConvSequence()\n', env_id='"maze"', total_timesteps='int(3e5)'),
     'ppg_procgen': _script(
         'self.seq = ConvSequence()\n',
@@ -295,7 +301,6 @@ CLEANRL = {
 
 CLEANRL_REFUSED = {
     'ppo_pettingzoo_ma_atari': (_script('env = pettingzoo.atari.pong_v3.parallel_env()\n'), 'it trains several agents'),
-    'ppo_continuous_action_isaacgym': (_script('envs = isaacgymenvs.make(task=1)\n'), 'those of Isaac Gym'),
     'ppo_trxl': (_script(trxl_dim='64', trxl_num_heads='2'), 'its memory is a Transformer-XL'),
     'dqn': (_script('', ('num_minibatches', 'clip_coef'), learning_starts='100'), 'a script of CleanRL for DQN'),
 }

@@ -206,20 +206,23 @@ def test_widths_of_the_network_are_those_of_its_code(ppo_script):
         convert(ppo_script)
 
 
-@pytest.mark.parametrize(
-    ('code', 'said'),
-    [
-        ('import pettingzoo\nenv = pettingzoo.atari.pong_v3.env()\n', 'it trains several agents, and zoo trains one'),
-        ('env = isaacgymenvs.make(args.env_id)\n', 'its envs are those of Isaac Gym'),
-    ],
-)
-def test_script_whose_envs_zoo_cannot_make_is_refused_by_one_reason(ppo_script, code, said):
-    ppo_script.write_text(ppo_script.read_text() + code)
-    with pytest.raises(
-        ConfigError, match=f'ppo_continuous_action is a script of CleanRL that is not translated: {said}'
-    ) as caught:
+def test_script_for_several_agents_is_refused_by_one_reason(ppo_script):
+    ppo_script.write_text(ppo_script.read_text() + 'env = pettingzoo.atari.pong_v3.env()\n')
+    said = 'ppo_continuous_action is a script of CleanRL that is not translated: it trains several agents, and zoo trains one'
+    with pytest.raises(ConfigError, match=said) as caught:
         convert(ppo_script)
     assert len(caught.value.problems) == 1
+
+
+def test_envs_of_isaac_gym_are_to_be_named_and_the_rest_is_translated(ppo_script):
+    before = convert(ppo_script).config
+    ppo_script.write_text(
+        ppo_script.read_text() + 'envs = isaacgymenvs.make(task=args.env_id, num_envs=args.num_envs)\n'
+    )
+    conversion = convert(ppo_script)
+    del before['env']['id']
+    assert conversion.config == before
+    assert 'give env.id=module:function' in dict(conversion.became)['env_id=HalfCheetah-v4']
 
 
 def test_script_with_attention_is_refused_by_one_reason(ppo_script):

@@ -86,7 +86,11 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     given = {name: x for name, x in arguments.items() if not is_computed(x)}
     defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
-    put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
+    makers = [how for start, how in _TABLES['own_envs'].items() if any(x.startswith(start) for x in words_of(tree))]
+    if makers:
+        draft.became.append((f'env_id={name}', makers[0]))
+    else:
+        put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
         _put_update(draft, is_ppg)
         _put_code(draft, tree, is_ppg)

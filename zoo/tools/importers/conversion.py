@@ -334,7 +334,7 @@ def _registered(name: str) -> tuple[str, str]:
     return found[-1], f'the newest version; gymnasium has no {name}'
 
 
-def put_frame_stack(draft: Draft, n: Any, old: str, is_filled: bool = True) -> None:
+def put_frame_stack(draft: Draft, n: object, old: str, is_filled: bool = True) -> None:
     """Sets the number of frames in an observation. Args: is_filled: there, copies of an episode's first frame come first."""
     if draft.at('env.id') == 'atari':
         draft.put('env.kwargs.frame_stack', n, old)

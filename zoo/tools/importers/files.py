@@ -210,7 +210,7 @@ def words_of(tree: ast.Module) -> set[str]:
     return {getattr(node, 'id', getattr(node, 'attr', '')) for node in ast.walk(tree)}
 
 
-def _number(name: str, value: Any) -> int | float:
+def _number(name: str, value: object) -> int | float:
     if isinstance(value, Name) or not isinstance(value, int | float | str):
         raise ValueError('only numbers and texts become numbers')
     return int(value) if name == 'int' else float(value)

@@ -6,9 +6,9 @@ import ast
 import inspect
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, join_path, put_at
@@ -91,7 +91,7 @@ def from_rllib(settings: Any) -> Conversion:
     return draft.finish("settings of RLlib's PPO")
 
 
-def is_complete(settings: Any) -> bool:
+def is_complete(settings: object) -> bool:
     """Whether settings have every key of RLlib with its default: a PPOConfig, or the dict that its to_dict() returns."""
     return not isinstance(settings, Mapping) or TABLES['mark_of_all_keys'] in settings
 
@@ -121,7 +121,7 @@ def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
     return data
 
 
-def _usual_settings(config: Any) -> Mapping[str, Any]:
+def _usual_settings(config: object) -> Mapping[str, Any]:
     """Returns the settings of a config of the same class in which nothing was set; {} if it cannot be made.
 
     Raises: ConfigError if the class is that of another algorithm.
@@ -129,18 +129,18 @@ def _usual_settings(config: Any) -> Mapping[str, Any]:
     parents = [each.__name__ for each in type(config).__mro__]
     if 'AlgorithmConfig' in parents and 'PPOConfig' not in parents:
         raise ConfigError(f'the config is a {parents[0]}: only PPO is translated; give a PPOConfig.')
+    make = cast('Callable[[], Any]', type(config))
     with suppress(TypeError):  # a subclass whose constructor needs arguments
-        usual: Mapping[str, Any] = type(config)().to_dict()
-        return usual
+        return dict(make().to_dict())
     return {}
 
 
-def _is_removed(value: Any) -> bool:
+def _is_removed(value: object) -> bool:
     """Whether a value is the mark of a key that RLlib has removed: -1, its DEPRECATED_VALUE."""
     return value == 'DEPRECATED_VALUE' or (type(value) is int and value == -1)
 
 
-def _differs(value: Any, usual: Any) -> bool:
+def _differs(value: object, usual: object) -> bool:
     return value is not usual and repr(value) != repr(usual)
 
 
@@ -169,7 +169,7 @@ def _connected(found: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _names_in(code: Any) -> set[str]:
+def _names_in(code: object) -> set[str]:
     """Returns the names that compiled code uses, functions in it included."""
     if not isinstance(code, types.CodeType):
         return set()

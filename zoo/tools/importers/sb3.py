@@ -189,7 +189,7 @@ def _put_env_parts(draft: Draft) -> None:
             _refuse_normalize(draft, key, value)
 
 
-def _refuse_normalize(draft: Draft, key: str, value: Any) -> None:
+def _refuse_normalize(draft: Draft, key: str, value: object) -> None:
     """Drops an argument of VecNormalize that asks for what zoo does; any other is a problem."""
     if key in TABLES['normalize_fixed'] and value == TABLES['normalize_fixed'][key]:
         draft.drop(f'normalize: {key}={shown(value)}', 'that is how it is here')
