@@ -31,7 +31,9 @@ def test_resume_says_which_values_differ_once(tmp_path: Path, caplog: pytest.Log
     learn = dict(learning_rate={'start': 1e-3, 'end': 0.0})  # as long as the run
     first = serial_pipeline(job_config(tmp_path, policy=dict(learn=learn), env=dict(kwargs=dict(limit=5))))
     overrides = ['policy.learn.entropy_weight=0.5', 'env.collector_env_num=8', 'env.kwargs.limit=7']
-    (message,) = resumed(caplog, first.run_dir, *overrides, max_env_step=512)
+    message, rate = resumed(caplog, first.run_dir, *overrides, max_env_step=512)
+    # it was 0 after all 256 env steps, and is half of 1e-3 after 256 of 512
+    assert rate.startswith('policy.learn.learning_rate continues at 0.0005 (was 0): its schedule is as long as the run')
     assert message == (
         'changed since it was saved: max_env_step 256 -> 512, '
         "env.kwargs {'limit': 5} -> {'limit': 7}, env.collector_env_num 4 -> 8, policy.learn.entropy_weight 0.0 -> 0.5"

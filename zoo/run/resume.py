@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from zoo.config.schedule import is_signed_schedule, schedule_value
 from zoo.config.section import join_path, plain
 from zoo.config.yaml_io import storable
 from zoo.core.errors import RunError, UserError, place_of
@@ -134,6 +135,33 @@ def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
+def stretched(cfg: JobConfig, run: SavedRun, env_step: int) -> Iterator[str]:
+    """Yields a sentence for each schedule as long as the run whose value another max_env_step changes at this env step."""
+    was, now = (dict(_schedules(storable(config))) for config in (run.config, cfg))
+    lengths = run.config.get('max_env_step'), cfg.max_env_step
+    for key, new in now.items():
+        old = was.get(key)
+        is_same = old is not None and (old['start'], old['end']) == (new['start'], new['end'])
+        if old is None or not is_same or (old.get('over'), new.get('over')) != lengths or lengths[0] == lengths[1]:
+            continue
+        before, after = schedule_value(old, env_step), schedule_value(new, env_step)
+        yield (
+            f'{key} continues at {after:.2g} (was {before:.2g}): its schedule is as long as the run; {key}=... gives it another '
+            'value'
+        )
+
+
+def _schedules(config: object, path: str = '') -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the linear schedules of a config by their dotted keys."""
+    if not isinstance(config, dict):
+        return
+    if is_signed_schedule(config) and 'start' in config:
+        yield path, config
+        return
+    for key, value in config.items():
+        yield from _schedules(value, join_path(path, key))
+
+
 def _load(cfg: JobConfig, parts: Parts, run: SavedRun, load_stop: Callable[[dict[str, Any]], object]) -> None:
     expected, state = parts.policy.state_dict(), run.state
     fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(cfg.policy)))
@@ -166,6 +194,8 @@ def announce(job: RunView, checkpoint: Checkpoint, has_stopped: bool, rule: str 
     logger.info('resuming at env step %d in %s', job.env_step, job.run_dir)
     if changed := changes(job.cfg, saved_run(checkpoint)):
         logger.info('changed since it was saved: %s', changed)
+    for sentence in stretched(job.cfg, saved_run(checkpoint), job.env_step):
+        logger.warning('%s', sentence)
     if has_stopped:
         logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
     if rule:

@@ -103,6 +103,15 @@ def invisible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('SDL_VIDEODRIVER', 'dummy')
 
 
+@pytest.mark.slow
+@needs_video
+def test_video_of_short_episodes_has_several_unless_a_number_is_given(run_dir: Path, in_tmp: Path, zoo: Zoo) -> None:
+    # an episode of 5 steps has 6 frames, 0.6 s at 10 a second: 7 of them fill 4 s
+    words = f'{run_dir} --max-step 5 --fps 10 --json'
+    assert len(zoo(f'video -o x.gif {words}').data['returns']) == 7
+    assert len(zoo(f'video -o x.gif {words} --episodes 1').data['returns']) == 1
+
+
 @needs_window
 @pytest.mark.usefixtures('invisible')
 def test_play_shows_the_episodes_of_zoo_eval(run_dir: Path, zoo: Zoo) -> None:
@@ -183,7 +192,7 @@ def test_own_env_of_a_file_needs_consent_like_zoo_eval(in_tmp: Path, zoo: Zoo) -
     refused = run_in(*words, cwd=in_tmp)  # in a new process: this one has loaded its code
     assert refused.returncode == 2 and 'loaded only with your consent' in refused.stderr and not Path('x.mp4').exists()
     found = zoo(*words, '--import', OWN, '--json').data
-    assert found['frames'] == found['lengths'][0] + 1 and found['fps'] == 12
+    assert found['frames'] == sum(length + 1 for length in found['lengths']) and found['fps'] == 12
 
 
 @needs_video

@@ -10,13 +10,31 @@ import pytest
 
 from tests.forked import run_python
 from tests.tools.cli.commands import LINE_ENV, Zoo
-from zoo.tools.cli.listing import COMMON, KINDS
+from zoo.tools.cli.listing import COMMON, KINDS, key_lines
 
 
 def test_without_a_kind_the_kinds_are_listed(zoo: Zoo) -> None:
     lines = zoo('list').lines
     assert [line.split()[0] for line in lines] == list(KINDS) and all(len(line.split()) > 2 for line in lines)
     assert zoo('list --json').data['kinds'] == KINDS
+
+
+def test_lines_on_keys_fit_a_terminal_and_lose_no_word() -> None:
+    rows = [
+        (
+            'policy.learn.learning_rate = 0.00025',
+            'config',
+            'the step size of the optimiser, or a schedule (a number > 0)',
+        ),
+        (f'policy.model.encoders = {"x" * 90!r}', 'default', 'an encoder for each entry of an observation (a section)'),
+    ]
+    whole = key_lines(rows, None)
+    assert [text.count('\n') for text in whole] == [0, 0]
+    for width in (120, 80, 40):
+        texts = key_lines(rows, width)
+        assert all(len(line) <= width for text in texts for line in text.splitlines())
+        for text, row in zip(texts, rows, strict=True):
+            assert ''.join(text.split()) == ''.join(' '.join(row).split())
 
 
 ENCODERS = ('cnn', 'impala', 'mlp', 'multi', 'nature', 'simba')

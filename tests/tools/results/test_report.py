@@ -358,6 +358,13 @@ def test_two_configs_are_compared_in_a_sentence() -> None:
 
 
 @pytest.mark.slow
+def test_configs_that_tie_are_none_of_them_called_the_best() -> None:
+    runs = [whole_run(0, name, (1, 2, last)) for name, last in (('a', 500), ('b', 500), ('c', 3))]
+    said = '2 of 3 configs have the highest mean return of the greedy policy in an evaluation at the end, 500.'
+    assert said in page_of(runs).text
+
+
+@pytest.mark.slow
 def test_curve_of_few_evaluations_is_that_of_training(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level('INFO')
     run = whole_run()

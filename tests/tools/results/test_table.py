@@ -16,6 +16,13 @@ def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> No
     assert (words['run'], words['last'], words['best'], words['env steps']) == ('a', '5', '7', '200')
 
 
+def test_returns_of_training_are_marked_in_the_row_of_a_run_without_evaluations(tmp_path: Path) -> None:
+    made = made_run([100, 200], [7.0, 5.0], metric='collect/return_mean')
+    row = read_run(write_run(tmp_path / 'a', made)), 'made'
+    assert as_text(row)[6:8] == ('5 train', '7 train') and as_data(row)['return_of'] == 'training'
+    assert as_data((made_run([1], [1.0]), 'made'))['return_of'] == 'evaluations'
+
+
 def test_row_of_a_run_without_a_line_has_no_numbers(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / 'a', made_run([], [])))
     assert (*run.last_and_best, run.speed, run.env_step) == (None, None, None, 0)

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -38,12 +39,15 @@ _OVERRIDES = argument(
 )
 
 
-def _episodes(n_episode: int) -> tuple[Argument, ...]:
-    """The arguments that say which episodes are shown."""
+LEAST_S, MOST_EPISODES = 4.0, 20  # of a video for which no number of episodes is given
+
+
+def _episodes(n_episode: int | None, words: str) -> tuple[Argument, ...]:
+    """The arguments that say which episodes are shown. Args: words: the default number in words."""
     return (
         argument('checkpoint', metavar='RUN', help=RUN_HELP),
         _OVERRIDES,
-        argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})'),
+        argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {words})'),
         argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
         argument('--fps', type=float, metavar='X', help='frames per second (default: as the env says, else 30)'),
         argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
@@ -73,9 +77,9 @@ ARGUMENTS = {
             help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
         ),
     ),
-    'play': _episodes(3),
+    'play': _episodes(3, '3'),
     'video': (
-        *_episodes(1),
+        *_episodes(None, '1; more, up to 20, if it is shorter than 4 seconds'),
         argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif'),
     ),
 }
@@ -124,9 +128,10 @@ def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: 
 
 def _check_episodes(args: argparse.Namespace) -> None:
     """Checks the ranges of --episodes, --seed and --max-step. Raises: UserError."""
-    if args.episodes < 1 or args.seed < 0:
+    n_episode = 1 if args.episodes is None else args.episodes
+    if n_episode < 1 or args.seed < 0:
         raise UserError(
-            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
+            f'--episodes is {n_episode} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
         )
     if args.max_step is not None and args.max_step < 1:
         raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
@@ -226,19 +231,15 @@ def run_video(args: argparse.Namespace) -> int:
     from zoo.tools.media.recording import record_video
 
     policy, env, env_step = load_player(args)
+    options = {'fps': args.fps, 'overlay': args.overlay, 'deterministic': args.deterministic, 'max_step': args.max_step}
+    n_episode = 1 if args.episodes is None else args.episodes
     with _stopping() as received, watch_calls_of(args, env.step_timeout):
-        recording = record_video(
-            policy,
-            env,
-            args.output,
-            args.episodes,
-            args.seed,
-            fps=args.fps,
-            overlay=args.overlay,
-            deterministic=args.deterministic,
-            max_step=args.max_step,
-            stop=lambda: bool(received),
-        )
+        options['stop'] = lambda: bool(received)
+        recording = record_video(policy, env, args.output, n_episode, args.seed, **options)
+        if recording is not None and args.episodes is None:
+            n_episode = enough_episodes(recording.n_frame / recording.fps)
+            if n_episode > 1:  # the same first episode, and more
+                recording = record_video(policy, env, args.output, n_episode, args.seed, **options)
     if recording is None:
         return 128 + received[0]
     seconds = recording.n_frame / recording.fps
@@ -247,6 +248,11 @@ def run_video(args: argparse.Namespace) -> int:
     lines = [*map(_episode_line, recording.evaluation.rows()), file]
     show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0
+
+
+def enough_episodes(seconds: float) -> int:
+    """Returns the number of episodes that fill LEAST_S, at most MOST_EPISODES. Args: seconds: of one episode."""
+    return min(MOST_EPISODES, math.ceil(LEAST_S / seconds))
 
 
 def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:

@@ -6,7 +6,10 @@ import argparse
 import itertools
 import logging
 import re
-from collections.abc import Iterable
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
@@ -157,6 +160,35 @@ def _summary(named: object) -> str:
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]
 
 
+WIDEST_VALUE, LEAST_MEANING = 50, 30  # characters of a column: values are at most, meanings at least so wide
+
+
+def key_lines(rows: Sequence[tuple[str, str, str]], width: int | None) -> list[str]:
+    """Returns a text for each key, with aligned columns. Args: rows: 'key = value', its origin, its meaning.
+
+    width: of a terminal; a meaning that does not fit is wrapped below itself, a value below its key; None: one line each.
+    """
+    value_width = min(max(len(value) for value, _, _ in rows), WIDEST_VALUE)
+    origin_width = max(len(origin) for _, origin, _ in rows)
+    start = value_width + origin_width + 4
+    if width is None:
+        return [f'{value:<{value_width}}  {origin:<{origin_width}}  {meaning}' for value, origin, meaning in rows]
+    if width - start < LEAST_MEANING:
+        start, value_width = 4, width  # the meaning is below its key
+    texts = []
+    for value, origin, meaning in rows:
+        lines = textwrap.wrap(value, width, subsequent_indent='    ')
+        if start > 4 and len(value) <= value_width:
+            head = f'{value:<{value_width}}  {origin:<{origin_width}}  '
+            lines = textwrap.wrap(meaning, width, initial_indent=head, subsequent_indent=' ' * start)
+        else:
+            words = f'{origin}  {meaning}' if start == 4 else f'{origin:<{origin_width}}  {meaning}'
+            indent = ' ' * (start if start == 4 else value_width + 2)
+            lines += textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=' ' * start)
+        texts.append('\n'.join(lines))
+    return texts
+
+
 def run_config(args: argparse.Namespace) -> None:
     """Prints keys with value, origin, meaning and range: those that are common or changed, or that words or options name."""
     words = [text for text in args.overrides if '=' not in text]
@@ -191,17 +223,11 @@ def run_config(args: argparse.Namespace) -> None:
         for row in rows
     }
     values = {row.key: f'{row.key} = {row.value!r}' for row in rows}
-    width = min(max(map(len, values.values())), 50)
-    origin_width = max(len(row.origin) for row in rows)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    texts = key_lines([(values[row.key], row.origin, f'{row.description} ({row.wanted})') for row in rows], width)
+    of_key = dict(zip(values, texts, strict=True))
     sections = itertools.groupby(rows, lambda row: row.key.split('.')[: min(2, row.key.count('.'))])
-    lines = [
-        '\n'.join(
-            f'{values[row.key]:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})'
-            for row in each
-        )
-        for _, each in sections
-    ]
-    show(args, data, '\n\n'.join(lines))
+    show(args, data, '\n\n'.join('\n'.join(of_key[row.key] for row in each) for _, each in sections))
     if others:
         logger.info('%s', others)
     if len(rows) < len(every):

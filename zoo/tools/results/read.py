@@ -100,6 +100,11 @@ class Run:
         """The reason for which it failed or ended early; '' for none."""
         return str(self.result.get('error') or self.result.get('stop_reason') or '')
 
+    @property
+    def is_never_evaluated(self) -> bool:
+        """Whether `last_and_best` are of training: the log has no return of an evaluation."""
+        return DEFAULT_METRICS[0] not in self.columns
+
     @cached_property
     def last_and_best(self) -> tuple[float | None, float | None]:
         """The last and the best mean return of evaluations, or of training if there were none; None: no return yet."""

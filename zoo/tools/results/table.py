@@ -40,8 +40,9 @@ def sorted_rows(rows: Sequence[Row], order: Order = 'time') -> list[Row]:
 
 
 def as_text(row: Row, root: Path | None = None) -> tuple[str, ...]:
-    """Returns a row as texts in the order of HEADS. Args: root: paths are shown relative to it; None: the current folder."""
+    """Returns a row as texts in the order of HEADS; returns of training are marked. Args: root: paths are shown relative to it; None: the current folder."""
     run, label = row
+    origin = ' train' if run.is_never_evaluated else ''
     return (
         str(from_here(run.path.absolute(), root)),
         label,
@@ -49,7 +50,7 @@ def as_text(row: Row, root: Path | None = None) -> tuple[str, ...]:
         run.env_id,
         str(run.seed),
         f'{run.env_step:,}',
-        *map(number_text, run.last_and_best),
+        *(f'{number_text(value)}{"" if value is None else origin}' for value in run.last_and_best),
         '-' if run.speed is None else f'{run.speed:,.0f}',
         f'{run.state}: {run.reason}' if run.reason else run.state,
     )
@@ -67,6 +68,7 @@ def as_data(row: Row) -> dict[str, Any]:
         'seed': run.seed,
         'env_step': run.env_step,
         **dict(zip(('last', 'best'), run.last_and_best, strict=True)),
+        'return_of': 'training' if run.is_never_evaluated else 'evaluations',
         'speed': run.speed,
         'state': run.state,
         'reason': run.reason,
