@@ -444,3 +444,16 @@ def test_space_of_values_is_a_sweep(call, space):
 def test_grid_search_of_a_yaml_file_is_a_sweep():
     with pytest.raises(ConfigError, match=r"zoo sweep CONFIG 'policy.learn.learning_rate=0.001,0.01'"):
         from_rllib({'env': 'CartPole-v1', 'num_workers': 1, 'lr': {'grid_search': [1e-3, 1e-2]}})
+
+
+def test_overrides_of_the_evaluation_are_read():
+    code = SETUP + '.evaluation(evaluation_interval=1, evaluation_config=PPOConfig.overrides(explore=False))'
+    assert from_code(code).config['policy']['eval']['deterministic'] is True
+
+
+@pytest.mark.parametrize('value', ['n_step', 'args.n_step'])
+def test_number_that_is_a_name_in_the_code_is_asked_for(value):
+    with pytest.raises(ConfigError) as caught:
+        from_code(f'{SETUP}.training(train_batch_size={value})')
+    said = 'train_batch_size is n_step, a name in the code, which cannot be read: it must be a number; give it a plain value.'
+    assert caught.value.problems == [said]

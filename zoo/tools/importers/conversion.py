@@ -13,7 +13,7 @@ from zoo.config.names import look_up
 from zoo.config.section import ConfigError, has_key, join_path, put_at, value_at
 from zoo.core.errors import shown
 from zoo.env.ids import game_of, installed_by, package_of, versions_of
-from zoo.tools.importers.files import COMPUTED, Search, as_search, is_computed
+from zoo.tools.importers.files import COMPUTED, Name, Search, as_search, is_computed
 
 
 class Conversion(NamedTuple):
@@ -106,7 +106,12 @@ class KeyRow(NamedTuple):
             new = self.read(value)
         except ValueError as error:
             draft.unreadable = True
-            draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
+            if isinstance(value, Name) and 'number' in str(error):
+                draft.refuse(
+                    f'{path} is {value}, a name in the code, which cannot be read: {error}; give it a plain value.'
+                )
+            else:
+                draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
             return
         if self.kind == 'part':
             draft.given[path] = new

@@ -96,12 +96,14 @@ def read_code(path: Path) -> ast.Module:
 def literal(node: ast.expr) -> Any:
     """Returns the value of an expression of literals, dict(...) calls and arithmetic; names become `Name`s.
 
+    PPOConfig.overrides(..) of RLlib makes a dict, as dict(..) does.
+
     int() and float() of a number or a text are numbers. Raises: ValueError for any other expression.
     """
     match node:
         case ast.Call(func=ast.Name(id='int' | 'float' as name), args=[value], keywords=[]):
             return _number(name, literal(value))
-        case ast.Call(func=ast.Name(id='dict'), args=[]):
+        case ast.Call(func=ast.Name(id='dict') | ast.Attribute(attr='overrides'), args=[]):
             return {word.arg: literal(word.value) for word in node.keywords if word.arg}
         case ast.Call(args=[], keywords=[]):
             return literal(node.func)  # nn.Tanh() means the same activation as nn.Tanh
@@ -127,7 +129,7 @@ def setting(node: ast.expr) -> Any:
         match node:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]) if name in SEARCHES:
                 return _search(ast.unparse(node), SEARCHES[name], [literal(value) for value in node.args])
-            case ast.Call(func=ast.Name(id='dict'), args=[]):
+            case ast.Call(func=ast.Name(id='dict') | ast.Attribute(attr='overrides'), args=[]):
                 pairs: list[tuple[Any, ast.expr]] = [(word.arg, word.value) for word in node.keywords]
             case ast.Dict():
                 pairs = [(key and literal(key), value) for key, value in zip(node.keys, node.values, strict=True)]
