@@ -63,7 +63,7 @@ class Runner:
         self._restarts = Restarts(env['max_restarts'])
         self._timeout = env['step_timeout']
         with ExitStack() as undo, _threads(spec.n_thread), watch_calls(self._timeout):
-            envs = make_env_groups(env, payload.policy['device'], self._restarts, spec.first)
+            envs = make_env_groups(env, payload.policy['device'], self._restarts, spec.first, options['seed'])
             self._envs = [undo.enter_context(closing(each)) for each in envs]
             spaces = options.pop('obs_space'), options.pop('action_space')
             if (envs[0].obs_space, envs[0].action_space) != spaces:

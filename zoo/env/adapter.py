@@ -258,6 +258,15 @@ def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
     return any(p.kind is p.VAR_KEYWORD or (p.name == keyword and p.kind is not p.POSITIONAL_ONLY) for p in parameters)
 
 
+def takes_optional_seed(creator: Any) -> bool:
+    """Whether a function or class has an argument `seed` whose default is None."""
+    try:
+        seed = inspect.signature(creator).parameters.get('seed')
+    except (TypeError, ValueError):  # no callable, or one in C
+        return False
+    return seed is not None and seed.default is None and seed.kind is not seed.POSITIONAL_ONLY
+
+
 def creator_of(entry_point: object) -> Callable[..., Any]:
     """The class or function of a gymnasium entry point, which may be text. Raises: ImportError, AttributeError."""
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point  # type: ignore[return-value]

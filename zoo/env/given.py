@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.core.errors import show_error
-from zoo.env.adapter import check_limits, creator_of, takes_keyword
+from zoo.env.adapter import check_limits, creator_of, takes_keyword, takes_optional_seed
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, OwnVector
 
@@ -153,6 +153,8 @@ def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
             )
         if limit is not None:
             asked['max_episode_steps'] = limit
+        if 'seed' not in kwargs and takes_optional_seed(source):
+            asked['seed'] = request.seed
         env = source(**asked, **kwargs)
         if not isinstance(env, VectorEnv):
             raise UnsupportedEnvError(

@@ -27,6 +27,7 @@ from zoo.env.adapter import (
     env_spaces,
     limit_of,
     mask_method,
+    takes_optional_seed,
     takes_options,
 )
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
@@ -137,9 +138,10 @@ class EnvMaker:
         self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
         self._source: MaskSource | None = None  # once the first env is made
 
-    def __call__(self) -> gymnasium.Env:
+    def __call__(self, seed: int | None = None) -> gymnasium.Env:
+        """Makes an env. Args: seed: for its constructor, if `seeds_constructor`."""
         name = env_name(self._cfg)
-        env = _make_bare_env(self._cfg)
+        env = _make_bare_env(self._cfg, seed)
         if self._source is None:
             check_limits(env, self._n_env, self._cfg.max_episode_steps, self._training, name)
             if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
@@ -170,13 +172,29 @@ class EnvMaker:
         return 'info' if is_in_info else 'off'
 
 
-def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
-    """One env without the wrappers of the config."""
+def seeds_constructor(cfg: EnvConfig) -> bool:
+    """Whether each copy of an env gets a seed for its constructor: it has an argument `seed` that may be None, the default.
+
+    A default number is part of the task, such as the seed of a map, and stays.
+    """
+    try:
+        source = find_env(cfg.id, cfg.game)
+        given = source.kwargs if isinstance(source, EnvSpec) else {}
+        creator = creator_of(source.entry_point) if isinstance(source, EnvSpec) else source
+        return 'seed' not in {**given, **cfg.kwargs} and takes_optional_seed(creator)
+    except Exception:  # also of an import: making the env reports it
+        return False
+
+
+def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
+    """One env without the wrappers of the config. seed: for its constructor, if `seeds_constructor`."""
     name = env_name(cfg)
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
     kwargs, limit = own_copy(cfg.kwargs), cfg.max_episode_steps
+    if seed is not None and seeds_constructor(cfg):
+        kwargs['seed'] = seed
     env: object
     if isinstance(source, EnvSpec):
         with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):

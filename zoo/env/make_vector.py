@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -12,12 +12,14 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.section import own_copy
+from zoo.core.seeding import child_seeds, stream
 from zoo.env.adapter import creator_of
 from zoo.env.config import EnvConfig, env_config, wrapper_fields
 from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, close_in_time, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
-from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env
+from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env, seeds_constructor
+from zoo.env.seeded import SeededMaker
 from zoo.env.vector import VectorEnv, use_fast_action_space
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def make_vector_env(
     first: int | None = None,
     restarts: Restarts | None = None,
     camera: EnvCamera | None = None,
+    seed: int = 0,
 ) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
@@ -49,6 +52,7 @@ def make_vector_env(
       first: index of the first env, if they are one of several groups; messages then show it.
       restarts: counts recreated envs (env.on_error=restart), also of other vector envs; None: of this one alone.
       camera: takes pictures of the env; n_env must then be 1.
+      seed: of the run, from which the constructors of single envs get seeds if they take one (`seeds_constructor`).
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
@@ -60,14 +64,16 @@ def make_vector_env(
     kind, one_seed = VectorEnv, how == 'batched'
     if isinstance(source, EnvFamily):
         is_filmed = camera is not None
-        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed)
+        made_with = constructor_seeds(seed, training, first or 0, 1)[0]
+        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed, made_with)
         env, one_seed = _make_family(cfg, source, request)
     elif isinstance(source, EnvSpec) and how == 'batched':
         with locate(made_at(name)):
             env = _make_batched(cfg, source, n_env)
     else:
         n_all = n_env if first is None else cfg.collector_env_num
-        env, kind = _make_single_envs(cfg, how, n_env, n_all, training, name, restarts)
+        seeds = constructor_seeds(seed, training, first or 0, n_env)
+        env, kind = _make_single_envs(cfg, how, seeds, n_all, training, name, restarts)
     vector: AnyVectorEnv
     is_copy = isinstance(source, OwnVector) and source.is_given and not training
     with ExitStack() as undo:
@@ -105,12 +111,18 @@ def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: boo
 
 
 def _make_single_envs(
-    cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
+    cfg: EnvConfig, how: str, seeds: list[int], n_all: int, training: bool, name: str, restarts: Restarts | None
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
-    """A vector of single envs that step in turn or in processes, and its class in zoo. n_all: envs in all groups together."""
+    """A vector of single envs that step in turn or in processes, and its class in zoo.
+
+    Args: seeds: for the constructors, one for each env; n_all: envs in all groups together.
+    """
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
-    makers = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
+    maker = EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)
+    makers: list[Callable[[], gymnasium.Env]] = [maker] * len(seeds)
+    if seeds_constructor(cfg):
+        makers = [SeededMaker(maker, seed) for seed in seeds]
     from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
 
     if how == 'sync':
@@ -120,13 +132,22 @@ def _make_single_envs(
     return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), SingleEnvs
 
 
+def constructor_seeds(seed: int, training: bool, first: int, n_env: int) -> list[int]:
+    """The seeds for the constructors of some envs of a run; training and evaluation envs have different ones."""
+    return child_seeds(stream(seed, 'make envs', 'training' if training else 'evaluation'), first, n_env)
+
+
 def make_env_groups(
-    cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu', restarts: Restarts | None = None, first: int | None = None
+    cfg: EnvConfig | Mapping[str, Any],
+    device: str = 'cpu',
+    restarts: Restarts | None = None,
+    first: int | None = None,
+    seed: int = 0,
 ) -> list[AnyVectorEnv]:
     """The training envs of a config, in groups of equal size: see env.collector_group_num.
 
     Args: device: of the policy; restarts: as in `make_vector_env`, by default one for all groups; first: index of their
-      first env, if other processes have envs too; None: these are all envs.
+      first env, if other processes have envs too; None: these are all envs; seed: as in `make_vector_env`.
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
@@ -135,19 +156,19 @@ def make_env_groups(
         has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
         n_group = 2 if has_two_places and n_env % 2 == 0 else 1
     if n_group == 1:
-        return [make_vector_env(cfg, n_env, training=True, device=device, first=first, restarts=restarts)]
+        return [make_vector_env(cfg, n_env, True, device, first, restarts, seed=seed)]
     restarts = Restarts(cfg.max_restarts) if restarts is None else restarts
     groups: list[AnyVectorEnv] = []
     with ExitStack() as undo:
         for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
-            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=start, restarts=restarts)
+            group = make_vector_env(cfg, n_env // n_group, True, device, start, restarts, seed=seed)
             if group.is_tensor_program:  # then all groups are; this one needs no close
                 if cfg.collector_group_num is not None:
                     raise UnsupportedEnvError(
                         f'env.collector_group_num is {n_group} but {env_name(cfg)!r} is a tensor program on the device of '
                         'the policy, which gains nothing from groups; leave it out.'
                     )
-                return [make_vector_env(cfg, n_env, training=True, device=device, first=first)]
+                return [make_vector_env(cfg, n_env, True, device, first, seed=seed)]
             groups.append(undo.enter_context(closing(group)))
         undo.pop_all()
     return groups

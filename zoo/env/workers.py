@@ -64,6 +64,7 @@ from zoo.env.errors import (
 )
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
 from zoo.env.interface import EnvCommand
+from zoo.env.seeded import for_start
 from zoo.env.settings import apply, outcome, result, sendable
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
@@ -141,6 +142,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     ) -> None:
         super().__init__()
         self.num_envs, self._env_fns = len(env_fns), env_fns
+        self._n_start = [0] * len(env_fns)  # processes started for each env
         self._timeout, self._name, self._restarts = timeout, name, restarts
         self._mode = autoreset_mode
         with locate(made_at(name, 0)):
@@ -291,7 +293,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         place = WorkerSetup(
             i, self._memory, self._mode, spaces, is_main_thread, self._wanted, tuple(self.commands.values())
         )
-        arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
+        env_fn = for_start(self._env_fns[i], self._n_start[i])
+        self._n_start[i] += 1
+        arguments = place, CloudpickleWrapper(env_fn), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():
             process.start()

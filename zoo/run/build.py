@@ -102,7 +102,7 @@ def make_parts(
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
     restarts = Restarts(cfg.env.max_restarts)
     first = None if ranks.size == 1 else ranks.rank * cfg.env.collector_env_num
-    groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
+    groups = make_env_groups(cfg.env, device, restarts, first, cfg.seed) if engine is None else []
     envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
@@ -348,7 +348,7 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
     for name, section in sections.items():
         n_env = min(section.evaluator_env_num, n_episode)
         with naming_section(cfg, name):
-            env = make_vector_env(section, n_env, device=device, restarts=restarts)
+            env = make_vector_env(section, n_env, device=device, restarts=restarts, seed=cfg.seed)
         envs[name] = undo.enter_context(closing(env))
     return envs
 

@@ -32,6 +32,7 @@ class EnvRequest(NamedTuple):
     max_episode_steps: int | None
     device: str = 'cpu'  # of tensor envs; ignored by others
     render: bool = False  # whether its render() has to return the picture of each env, [H, W, 3] of bytes
+    seed: int = 0  # for a constructor that takes one; resets get seeds too
 
 
 @dataclass(frozen=True)

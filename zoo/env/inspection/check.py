@@ -112,6 +112,10 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10, before_run: 
             found = EnvCheck(env, cfg).run(n_step)
         finally:
             close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
+        if 'seed' in cfg.kwargs:
+            from zoo.env.inspection.copies import equal_copies
+
+            found += equal_copies(cfg)
     for finding in found:
         if finding.is_chance and cfg.check == 'strict':
             raise EnvContractError(refused(finding.sentence))
@@ -267,7 +271,7 @@ class EnvCheck:
         Args: recorder: records the steps, not those taken again; report: called for faults after which the check can
           continue; None: the first fault is raised; seed: of the episodes, by default one as runs give them to envs.
         """
-        self._seed = seed
+        self._seed, self._cfg = seed, cfg
         self._env, self._name, self._n_step = env, env_name(cfg), 0
         self._recorder, self._report = recorder or Recorder(None), report
         self._space, self._action_space = env_spaces(env, self._name)
@@ -323,9 +327,14 @@ class EnvCheck:
         return None if found is None else self._words(found)
 
     def _first_difference(self, n_step: int) -> Difference | None:
-        return first_difference(
+        found = first_difference(
             lambda: {'observation': self._reset(self._seed)}, self._rollout, n_step, self._statistics
         )
+        if found is None:
+            return None
+        from zoo.env.inspection.copies import repeats_if_made_again
+
+        return None if repeats_if_made_again(self._cfg) else found
 
     def _words(self, found: Difference) -> str:
         step, what, path, was, now = found

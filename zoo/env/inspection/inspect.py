@@ -33,6 +33,7 @@ from zoo.env.errors import (
 )
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.check import EnvCheck, refused, version_findings
+from zoo.env.inspection.copies import equal_copies
 from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit, step_limit_of
 from zoo.env.make import EnvMaker, env_name, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
@@ -356,6 +357,7 @@ class _Inspection:
             self._add_values(seen, obs_space, action_space)
         finally:
             close_in_time({f'env {self._name!r}': env.close}, cfg.step_timeout)
+        self._warnings += [finding.sentence for finding in equal_copies(cfg)]
         self._add_speed(seen, (env.observation_space, env.action_space))
 
     def batched(self) -> None:
