@@ -150,7 +150,8 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     for extra, n in {'box2d': 5, 'mujoco': 8, 'atari': 6, 'envpool': 5, 'procgen': 2}.items():
         assert gallery.count(f'; extra {extra}</span>') == n
     lander = (tmp_path / 'site' / 'configs' / 'lunarlander_ppg.html').read_text()
-    assert '<polyline' in lander and 'zoo train lunarlander_ppg' in lander and 'Return 2' in lander
+    assert '<svg role="img"' in lander and 'var(--line-0)' in lander
+    assert 'zoo train lunarlander_ppg' in lander and 'Return 2' in lander
     assert 'unpkg.com' not in (tmp_path / 'site' / 'index.html').read_text()
     readme = tmp_path / 'site' / 'files' / 'index.html'  # mkdocs names a README so
     pictures = re.findall(r'(?:src|srcset)="([^"#?]+\.(?:gif|png|svg))"', readme.read_text())

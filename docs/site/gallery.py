@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from html import escape
@@ -14,6 +15,9 @@ import numpy as np
 
 from zoo.config.source import bundled_configs, load_config
 from zoo.env.make import extra_of
+from zoo.tools.results.plot import figure
+from zoo.tools.results.read import Run
+from zoo.tools.results.report_figures import inline
 from zoo.tools.results.statistics import center, interval
 from zoo.tools.results.table import number_text
 
@@ -21,7 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
 FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
 LENGTH = 'max_env_step='  # the one override that a record of a bundled config may have
-WIDTH, HEIGHT, EDGE = 320, 130, 22  # the edge has room for a line of text
+WIDTH, HEIGHT, EDGE = 320, 80, 4
+SIZE = 7.2, 3.8  # inches of a curve with axes
+METRIC = 'eval/return_mean'
 N_POINT = 80
 _SAME_NAME = ('atari', 'envpool', 'minatar', 'procgen')
 EXTRA_OF_FAMILY = {'minigrid_memory_s7': 'envpool', **dict(zip(_SAME_NAME, _SAME_NAME, strict=True))}
@@ -70,13 +76,14 @@ def records_of(name: str) -> list[dict[str, Any]]:
 
 def _gallery(entries: Sequence[Entry]) -> str:
     cards = [
-        f'<a class="card" href="../configs/{entry.name}.html">{_frame(entry.config)}{curve(entry.records)}'
+        f'<a class="card" href="../configs/{entry.name}.html">{_frame(entry.config)}{sparkline(entry.records)}'
         f'<strong>{entry.name.replace("_", "_<wbr>")}</strong><span>{escape(_env(entry.config))}{_extra(entry.config)}</span><span>{escape(_result(entry))}</span></a>'
         for entry in entries
     ]
     about = (
         '`zoo train NAME` trains one, `zoo config NAME` shows its keys. A curve is the greedy return while training: the median '
-        'of the seeds, and the band between the lowest and the highest, whose extremes are written at its edges. The last line is the return of the last policy.'
+        'of the seeds, whose first and last values are below it, in the band between the lowest and the highest seed. A thin '
+        'line is at 0. The last words are the return of the last policy.'
     )
     return '\n'.join(['# Bundled configs', '', about, '', '<div class="gallery">', *cards, '</div>', ''])
 
@@ -98,7 +105,7 @@ def _page(entry: Entry) -> str:
         '',
     ]
     lines += [f'<div class="frame">{_frame(entry.config)}</div>', '']
-    lines += [f'<div class="curve">{curve(entry.records)}</div>', ''] if entry.records else []
+    lines += [f'<div class="curve">{curve(entry)}</div>', ''] if entry.records else []
     return '\n'.join([*lines, '```python', source, '```', ''])
 
 
@@ -127,27 +134,47 @@ def _result(entry: Entry) -> str:
     )
 
 
-def curve(records: Sequence[dict[str, Any]]) -> str:
-    """A small picture in the colours of the page; nothing measured: an empty one."""
+def sparkline(records: Sequence[dict[str, Any]]) -> str:
+    """A small picture in the colours of the page, and its numbers as text below; '' if nothing was measured."""
     curves = [np.array(record['curve'], dtype=np.float64).T for record in records]
     curves = [points for points in curves if points.shape[-1] > 1]
-    start = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Return while training">'
     if not curves:
-        return f'{start}<text x="{WIDTH // 2}" y="{HEIGHT // 2}" text-anchor="middle">no curve yet</text></svg>'
+        return ''
     grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), N_POINT)
     returns = np.array([np.interp(grid, x, y) for x, y in curves])
+    median = np.median(returns, axis=0)
     low, high = float(returns.min()), float(returns.max())
     x = np.linspace(0, WIDTH, N_POINT)
 
+    def down(y: np.ndarray) -> np.ndarray:
+        return EDGE + (high - y) / max(high - low, 1e-9) * (HEIGHT - 2 * EDGE)
+
     def points(y: np.ndarray) -> list[str]:
-        top = EDGE + (high - y) / max(high - low, 1e-9) * (HEIGHT - 2 * EDGE)
-        return [f'{across:.0f},{down:.1f}' for across, down in zip(x, top, strict=True)]
+        return [f'{across:.0f},{place:.1f}' for across, place in zip(x, down(y), strict=True)]
 
     band = ' '.join([*points(returns.min(axis=0)), *reversed(points(returns.max(axis=0)))])
-    line = ' '.join(points(np.median(returns, axis=0)))
+    zero = float(down(np.zeros(1))[0])
+    rule = f'<path d="M0 {zero:.1f}H{WIDTH}" class="zero"/>' if low <= 0 <= high else ''
+    first, last = number_text(float(median[0])), number_text(float(median[-1]))
     return (
-        f'{start}<polygon points="{band}" class="band"/><polyline points="{line}" class="line"/>'
-        f'<text x="2" y="{EDGE - 6}">highest {number_text(high)}</text>'
-        f'<text x="2" y="{HEIGHT - 4}">lowest {number_text(low)}</text>'
-        f'<text x="{WIDTH - 2}" y="{HEIGHT - 4}" text-anchor="end">{grid[-1]:,.0f} steps</text></svg>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Return while training">{rule}'
+        f'<polygon points="{band}" class="band"/><polyline points="{" ".join(points(median))}" class="line"/></svg>'
+        f'<span>from {first} to {last} in {grid[-1]:,.0f} steps</span>'
     )
+
+
+def curve(entry: Entry) -> str:
+    """The curve of a config with axes, as SVG in the colours of the page."""
+    runs = [_run(record) for record in entry.records if len(record['curve']) > 0]
+    if not runs:
+        return ''
+    drawn = figure({entry.name: runs}, METRIC, size=SIZE, title='')
+    svg = inline(drawn, [0], entry.name, f'return of {entry.name} in evaluations over env steps')
+    return re.sub(r'\s*\n\s*', ' ', svg)  # Markdown ends a block at an empty line
+
+
+def _run(record: dict[str, Any]) -> Run:
+    steps, returns = np.array(record['curve'], dtype=np.float64).T
+    names = {'exp_name': record['config'], 'seed': record['seed'], 'env': {'id': record['env']}, 'policy': {'type': ''}}
+    columns = {'env_step': steps, 'wall_s': np.full(len(steps), np.nan), METRIC: returns}
+    return Run(Path(f'{record["config"]}-{record["seed"]}'), names, columns)
