@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -13,10 +13,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv, limit_env
+from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv, limit_env, play
 from zoo import serial_pipeline
 from zoo.core.errors import UserError
-from zoo.env import EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
+from zoo.env import EnvConfig, EnvError, EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
 from zoo.env.given import takes_one_seed
 from zoo.env.interface import autoreset_of
 
@@ -304,3 +304,31 @@ def test_autoreset_of_a_vector_env_is_its_own_whatever_others_did_to_the_metadat
     given.metadata = {'autoreset_mode': AutoresetMode.SAME_STEP}  # so in gymnasium 1.1 after a SAME_STEP env was made
     assert autoreset_of(given) == autoreset_of(gymnasium.vector.VectorWrapper(given)) == 'next_step'
     assert autoreset_of(Own()) == 'same_step'
+
+
+class SilentVectorEnv(LimitVectorEnv):
+    """Does not say when it resets an ended episode; it does so in the same step, and gives the last observations by an old key."""
+
+    metadata: ClassVar[dict[str, Any]] = {'render_modes': []}
+
+    def step(self, actions: Any) -> Any:
+        self._n_step += 1
+        ended = self._n_step == self.limit
+        last = self._n_step[:, None].astype(np.float32)
+        self._n_step[ended] = 0
+        info = {'final_observation': last} if ended.any() else {}
+        obs = self._n_step[:, None].astype(np.float32)
+        return obs, np.ones(self.num_envs), np.zeros(self.num_envs, bool), ended, info
+
+
+def silent_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return SilentVectorEnv(num_envs)
+
+
+def test_vector_env_that_does_not_say_its_autoreset_mode_is_asked_for_it_and_takes_that_of_the_config() -> None:
+    with pytest.raises(
+        EnvError, match=r"'autoreset_mode'\] of the vector env is None.* set env.autoreset to same_step, next_"
+    ):
+        make_vector_env(EnvConfig(id=silent_vector), 2)
+    *_, step = play(make_vector_env(EnvConfig(id=silent_vector, autoreset='same_step'), 2), *[[0, 0]] * 5)
+    assert step.obs.tolist() == [[0], [0]] and step.final_obs.tolist() == [[5], [5]]

@@ -87,9 +87,10 @@ def of_entry(path: str) -> str:
 def env_failure(error: BaseException) -> str | None:
     """A sentence about an error in an env's own code, with env, index, step and line; None for all other exceptions."""
     where, at = getattr(error, 'env_place', (None, None))
-    return (
-        None if where is None else f'{where}: its code raised {show_error(error)} ({at}); --debug shows the traceback'
-    )
+    if where is None:
+        return None
+    hint = getattr(error, 'env_hint', '')
+    return f'{where}: its code raised {show_error(error)} ({at}){hint and f"; {hint}"}; --debug shows the traceback'
 
 
 def need(module: str, extra: str, what: str) -> None:

@@ -164,6 +164,15 @@ def add_place(error: BaseException, where: str) -> None:
         error.add_note(f'in {where}')
 
 
+def add_hint(error: BaseException, hint: str) -> None:
+    """Adds a remedy to an exception of an env's own code: the command line ends its sentence with it."""
+    if not hasattr(error, 'env_place'):
+        return
+    error.env_hint = hint  # type: ignore[attr-defined]
+    if hasattr(error, 'add_note'):  # from Python 3.11 on
+        error.add_note(hint)
+
+
 _LIBRARIES = (
     os.path.join(os.path.dirname(os.path.dirname(__file__)), ''),  # zoo
     *(os.path.join(os.path.dirname(str(module.__file__)), '') for module in (gymnasium, np)),

@@ -21,6 +21,9 @@ from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError
 FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector env itself, not of single envs
 
+LAST_OBS = (FINAL_OBS, 'final_observation', 'terminal_observation')
+"""Keys of infos with the last observation of an episode, in envs that reset themselves: of gymnasium, before 1.0, of SB3."""
+
 Number = bool | int | float
 LARGEST = int(sys.float_info.max)  # a larger int cannot become a float
 
@@ -60,6 +63,17 @@ def step_values(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarr
             if last is not None:
                 values = np.where((over & is_last).reshape(-1, *[1] * (values.ndim - 1)), last, values)
     return None if values is None or not given.any() else (values, given)
+
+
+def last_obs(obs: Any, info: Mapping[str, Any]) -> Any:
+    """The last observation of an episode of a single env.
+
+    That is `obs`, but for an env that has reset itself: there `obs` begins the next episode, and the info has the last one.
+    """
+    for key in LAST_OBS:
+        if info.get(key) is not None:
+            return info[key]
+    return obs
 
 
 def numbers_of(info: object) -> dict[str, Number]:

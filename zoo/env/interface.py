@@ -23,17 +23,24 @@ def autoreset_name(mode: object) -> Autoreset:
     """The name of an autoreset mode of gymnasium in the config. Raises: EnvError if `mode` is not an AutoresetMode."""
     if not isinstance(mode, AutoresetMode):
         raise EnvError(
-            f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
-            'set it to one of gymnasium.vector.AutoresetMode.'
+            f"metadata['autoreset_mode'] of the vector env is {mode!r}, so that it does not say when it resets an ended episode; "
+            'set it to one of gymnasium.vector.AutoresetMode, or where it is missing set env.autoreset to same_step, next_step '
+            'or disabled.'
         )
     return mode.name.lower()  # type: ignore[return-value]
 
 
-def autoreset_of(env: VectorEnv) -> Autoreset:
-    """The autoreset mode of a vector env; gymnasium's own tell it by an attribute, since in 1.1 envs share their metadata."""
+def autoreset_of(env: VectorEnv, declared: str = 'auto') -> Autoreset:
+    """The autoreset mode of a vector env; gymnasium's own tell it by an attribute, since in 1.1 envs share their metadata.
+
+    Args: declared: env.autoreset, which counts where the env itself does not say.
+    """
     is_own = type(env.unwrapped).__module__.startswith('gymnasium.vector.')
     mode = getattr(env.unwrapped, 'autoreset_mode', None) if is_own else None
-    return autoreset_name(mode or env.metadata.get('autoreset_mode'))
+    mode = mode or (env.metadata or {}).get('autoreset_mode')
+    if mode is None and declared != 'auto':
+        return declared  # type: ignore[return-value]
+    return autoreset_name(mode)
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']

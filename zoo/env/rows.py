@@ -15,7 +15,7 @@ from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
 from zoo.env.config import EndsConfig
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, bad_obs
-from zoo.env.infos import Number, end_infos
+from zoo.env.infos import FINAL_OBS, Number, end_infos, last_obs
 from zoo.env.interface import BlockField, StepBlock
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
@@ -189,9 +189,15 @@ class SameStep(RowRule):
         ended = ended_envs(block, t)
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
-            final = self._reader.final(info['final_obs'], index)
+            final = self._reader.final(_finals(info), index)
             self._reader.check(final, env.sent, index)
             block.finals.append((t, index, final))
+
+
+def _finals(info: dict[str, Any]) -> Any:
+    """The last observations in the info of a step that ended episodes. Raises: KeyError if it has none."""
+    finals = last_obs(None, info)
+    return info[FINAL_OBS] if finals is None else finals
 
 
 class Disabled(RowRule):

@@ -11,6 +11,7 @@ from copy import copy, deepcopy
 from functools import partial
 from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 import gymnasium
 import numpy as np
@@ -34,6 +35,7 @@ from zoo.env.errors import (
     Restarts,
     Seeds,
     UnsupportedEnvError,
+    add_hint,
     as_flag,
     check_n_action,
     check_obs,
@@ -48,7 +50,7 @@ from zoo.env.errors import (
     restart_seed,
     seeds_of,
 )
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
 from zoo.env.interface import EnvCommand
 from zoo.env.settings import apply, keep_setting
 from zoo.env.vector import VectorEnv, use_fast_action_space
@@ -59,6 +61,13 @@ def with_quick_actions(env: gymnasium.Env) -> gymnasium.Env:
     if type(env.unwrapped).__module__.startswith('gymnasium.envs.'):
         use_fast_action_space(env.unwrapped)
     return env
+
+
+ONE_PER_PROCESS = (
+    'another env of this kind is open in the process: if there can be only one, set env.vectorization=async, which gives each '
+    'a process of its own'
+)
+_OPEN: WeakSet[SerialVectorEnv] = WeakSet()  # those that are not closed
 
 
 class CopiedObservations(gymnasium.ObservationWrapper):
@@ -98,6 +107,7 @@ class SerialVectorEnv(SyncVectorEnv):
         timeout: float = 60.0,
     ) -> None:
         self._name, self._restarts, self._timeout = name, restarts, timeout
+        self._maker_name = name.partition('[')[0]  # without the envs of a group
         made = self.envs = []  # if one env cannot be made, those made before it are closed
         try:
             for i, env_fn in enumerate(env_fns):
@@ -108,10 +118,13 @@ class SerialVectorEnv(SyncVectorEnv):
             super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
         except BaseException as error:
             self.close_extras()
+            if made or any(other._maker_name == self._maker_name for other in _OPEN):
+                add_hint(error, ONE_PER_PROCESS)
             if isinstance(error, BrokenContractError):
                 raise Place(name).error(len(made) - 1, *error.args) from error
             raise
         self.closed, self.env_fns = False, env_fns
+        _OPEN.add(self)
         self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
@@ -180,6 +193,7 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes all envs; warns of each that raises or hangs."""
+        _OPEN.discard(self)
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
@@ -204,6 +218,7 @@ class SerialVectorEnv(SyncVectorEnv):
                 if self._requested:
                     add_requested(infos, requested_of(self._requested, info), i, self.num_envs)
                 if (is_over or is_cut) and info:
+                    seen[i] = last_obs(seen[i], info)
                     infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = numbers_of(info)
                 if self._same_step and (is_over or is_cut):
                     finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))

@@ -62,7 +62,7 @@ from zoo.env.errors import (
     restart_seed,
     seeds_of,
 )
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
 from zoo.env.interface import EnvCommand
 from zoo.env.seeded import for_start
 from zoo.env.settings import apply, outcome, result, sendable
@@ -507,6 +507,8 @@ class _Worker:
         obs, reward, terminated, truncated, info = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
         is_over = terminated or truncated
+        if is_over:
+            obs = last_obs(obs, info)
         sent = self._wanted(info, is_over) if info and (is_over or self.requested_infos) else None
         if is_over and mode == AutoresetMode.SAME_STEP:
             complete = reward, terminated, truncated, deepcopy(obs), sent  # the reset may write into it

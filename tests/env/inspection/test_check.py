@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.envs import LimitEnv, LimitVectorEnv, limit_env, play
 from tests.policy_envs import job_config
 from zoo import serial_pipeline
 from zoo.config.section import ConfigError
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, env_failure
 from zoo.env import EnvConfig, EnvContractError, check_env, make_env, make_vector_env
 from zoo.env.config import env_config
 from zoo.env.inspection.inspect import inspect_env
@@ -380,6 +380,87 @@ def test_env_that_reuses_its_array_is_taken_with_its_true_last_observation(
     shown = [step.obs[:, 0] - start for step in steps]
     last = shown[4] if mode == 'next_step' else steps[4].final_obs[:, 0] - start
     assert [x.tolist() for x in shown[:4]] == [[1, 1], [2, 2], [3, 3], [4, 4]] and last.tolist() == [5, 5]
+
+
+class SelfResetEnv(LimitEnv):
+    """Resets itself at the end of an episode: returns the next first observation, and the last one in the info."""
+
+    key = 'final_observation'
+
+    def step(self, action: Any) -> Any:
+        last, *rest, _ = super().step(action)
+        if not any(rest[1:]):
+            return (last, *rest, {})
+        return (super().reset()[0], *rest, {self.key: last})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('key', ['final_obs', 'final_observation', 'terminal_observation'])
+def test_single_env_that_resets_itself_is_named_and_taken_with_its_true_last_observation(
+    key: str, how: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SelfResetEnv, 'key', key)
+    cfg = EnvConfig(id=SelfResetEnv, vectorization=how, autoreset=mode)
+    (sentence,) = check_env(cfg)
+    assert sentence.startswith(
+        f"env '{__name__}:SelfResetEnv', index 0, step 5: the env has reset itself at the end of an"
+    )
+    steps = play(make_vector_env(cfg, 2), *[[0, 0]] * 7)
+    shown = [step.obs[:, 0].tolist() for step in steps]
+    last = shown[4] if mode == 'next_step' else steps[4].final_obs[:, 0].tolist()
+    assert last == [5, 5] and shown[:4] == [[1, 1], [2, 2], [3, 3], [4, 4]]
+    assert shown[5] == ([0, 0] if mode == 'next_step' else [1, 1])  # the next episode has all its steps
+
+
+class OnceEnv(LimitEnv):
+    """A process can have one at a time."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        if OnceEnv.is_open:
+            raise RuntimeError('cannot create multiple instances')
+        super().__init__()
+        OnceEnv.is_open = True
+
+    def close(self) -> None:
+        OnceEnv.is_open = False
+
+
+def test_env_of_which_a_process_can_have_one_is_a_problem_that_names_async() -> None:
+    report = inspect_env(OnceEnv, n_step=10)
+    (problem,) = report.problems
+    assert 'a second one cannot (RuntimeError: cannot create multiple instances at ' in problem
+    assert 'set env.vectorization=async' in problem and report.facts['vectorization'] == 'async'
+    assert inspect_env({'id': OnceEnv, 'vectorization': 'async'}, n_step=10).problems == []
+
+
+@pytest.mark.parametrize('n_env', [1, 2])
+def test_env_that_cannot_be_made_beside_another_gets_the_hint_of_async(n_env: int) -> None:
+    """With one env in each vector the second vector, as that of evaluation, cannot be made."""
+    cfg = EnvConfig(id=OnceEnv, vectorization='sync')
+    with ExitStack() as opened, pytest.raises(RuntimeError, match='multiple instances') as raised:
+        for _ in range(2):
+            opened.enter_context(closing(make_vector_env(cfg, n_env)))
+    said = env_failure(raised.value)
+    assert said is not None and f', index {n_env - 1}, while it was made: its code raised RuntimeError' in said
+    assert (
+        '; another env of this kind is open in the process: if there can be only one, set env.vectorization=async'
+        in said
+    )
+    with closing(make_vector_env(EnvConfig(id=OnceEnv, vectorization='async'), 2)) as env:
+        assert env.reset(0).tolist() == [[0], [0]]
+
+
+def test_env_that_cannot_be_made_at_all_gets_no_hint_of_async() -> None:
+    def make() -> gymnasium.Env:
+        raise RuntimeError('no licence')
+
+    with pytest.raises(RuntimeError) as raised:
+        make_vector_env(EnvConfig(id=make, vectorization='sync'), 2)
+    assert 'env.vectorization' not in str(env_failure(raised.value))
 
 
 class ZeroSeedEnv(LimitEnv):

@@ -61,6 +61,7 @@ from zoo.env.errors import (
     show_value,
 )
 from zoo.env.families.family import EnvFamily
+from zoo.env.infos import last_obs
 from zoo.env.inspection.family import (
     MAX_REPLAY,
     N_ENV,
@@ -70,6 +71,7 @@ from zoo.env.inspection.family import (
     Leaves,
     Recorder,
     check_vector,
+    difference,
     findings,
     first_difference,
     not_repeated,
@@ -285,9 +287,7 @@ class EnvCheck:
         self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
         self._actions: list[Action] = []
-        self._outside: dict[
-            str, str
-        ] = {}  # sentences about observations outside of their bounds, the first of each kind
+        self._odd_obs: dict[str, Finding] = {}  # about observations that a run takes, the first of each kind
         self._to_env, self._reset_kwargs = ActionMap(self._action_space), reset_kwargs(cfg, env)
         self._rng = torch.Generator().manual_seed(SEED)
 
@@ -305,7 +305,7 @@ class EnvCheck:
             raise
         return [
             *findings(self._name, self._statistics, unlike, n_step, self._recorder, self._has_limit),
-            *(Finding(sentence, is_of_runs=True) for sentence in self._outside.values()),
+            *self._odd_obs.values(),
         ]
 
     def _run(self, n_step: int) -> str | None:
@@ -419,8 +419,24 @@ class EnvCheck:
         self._check_info(info, 'step')
         if not any(ends):
             self._check_mask(found)
+        elif isinstance(info, dict):
+            self._check_last(found, info)
         recorder.stepped(seconds, found, reward, *ends, info)
         return found, reward, *ends
+
+    def _check_last(self, obs: dict[str, np.ndarray], info: dict[Any, Any]) -> None:
+        """Notes an env that has reset itself: the info has the last observation, and `obs` begins the next episode."""
+        last = last_obs(None, info)
+        if last is None:
+            return
+        path = difference(checked_leaves(last, self._space, 'the info', self._note), obs)
+        if path is not None:
+            sentence = (
+                f'{Place(self._name, self._n_step).of(0)}: the env has reset itself at the end of an episode, since its info has '
+                f'another last observation{of_entry(path)} than the one that it returned; zoo takes that of the info, and resets '
+                'the env once more.'
+            )
+            self._odd_obs.setdefault('resets itself', Finding(sentence))
 
     def _flag(self, what: str, flag: object) -> bool:
         try:
@@ -481,7 +497,8 @@ class EnvCheck:
         got, wanted, do = broken.args
         kind = f'{re.sub(" of (reset|step)$", "", re.split(r" (?:is|has|turns|returned) ", got)[0])}; {do}'
         if isinstance(broken, OutsideError):
-            self._outside.setdefault(kind, str(Place(self._name, self._n_step).error(0, got, wanted, do)))
+            sentence = str(Place(self._name, self._n_step).error(0, got, wanted, do))
+            self._odd_obs.setdefault(kind, Finding(sentence, is_of_runs=True))
             return
         if self._report is None:
             raise broken

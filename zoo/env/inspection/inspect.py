@@ -30,6 +30,7 @@ from zoo.env.errors import (
     MissingExtraError,
     UnknownEnvError,
     close_in_time,
+    raised_at,
 )
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.check import EnvCheck, refused, version_findings
@@ -324,6 +325,7 @@ class _Inspection:
         self._problems: dict[str, str] = {}  # by kind
         self._warnings: list[str] = []
         self._facts: dict[str, Any] = {}
+        self._is_alone = False  # whether a process can have one env only
 
     def add_problem(self, sentence: str, kind: str = '') -> None:
         if len(self._problems) < MAX_PROBLEMS:
@@ -350,6 +352,7 @@ class _Inspection:
             try:
                 self._add_findings(check.run(self._n_step))
                 self._add_seed_0(env)
+                self._try_second()
             except STOPS:
                 raise
             except BaseException as error:
@@ -413,12 +416,34 @@ class _Inspection:
                 'seeds; test `if seed is not None` in place of `if seed`.'
             )
 
+    def _try_second(self) -> None:
+        """Tries whether a second env can be made in the same process, as a run with env.vectorization=sync does."""
+        cfg = self._cfg
+        if vectorization_of(cfg) != 'sync':
+            return
+        try:
+            second = make_env(cfg)
+        except STOPS:
+            raise
+        except BaseException as error:
+            self._is_alone = True
+            self.add_problem(
+                f'env {self._name!r}: one env can be made in a process, and a second one cannot ({show_error(error)} at '
+                f'{raised_at(error)}); set env.vectorization=async, which gives each a process of its own.'
+            )
+            return
+        close_in_time({f'env {self._name!r}': second.close}, cfg.step_timeout)
+
     def _add_values(self, seen: Recorder, obs_space: Space, action_space: Space) -> None:
         self._facts |= {'repeats': None, **self._facts, **seen.facts()}
         self._warnings += scale_warnings(self._cfg, self._name, seen, obs_space, action_space)
 
     def _add_speed(self, seen: Recorder, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
         if not seen.n_step:
+            return
+        if self._is_alone:
+            why = 'a process can have one env only'
+            self._facts |= VectorizationChoice('async', why, None)._asdict()
             return
         self._facts |= advise(self._cfg, seen.step_s / seen.n_step, spaces)._asdict()
 
