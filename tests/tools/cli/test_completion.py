@@ -86,6 +86,76 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
         assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
 
 
+MARK = 'import pathlib\npathlib.Path("ran").touch()\nconfig = {}\n'
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'zoo train evil.py policy.learn.clip_r',
+        'zoo train evil.py:Env policy.learn.clip_r',
+        'zoo config ./evil.py policy.learn.clip_r',
+        'zoo sweep evil.py policy.learn.clip_r',
+        'zoo train --env evil.py:Env policy.learn.clip_r',
+        'zoo train --import evil.py cartpole_ppo policy.learn.clip_r',
+        'zoo train evil.yaml policy.learn.clip_r',
+        'zoo train --resume evil.py policy.learn.clip_r',
+    ],
+)
+def test_nothing_that_the_line_names_runs_before_enter(line: str, tmp_path: Path) -> None:
+    (tmp_path / 'evil.py').write_text(MARK)
+    code = 'evil:Env'
+    (tmp_path / 'evil.yaml').write_text(
+        f'env: {{id: "{code}", wrappers: ["{code}"]}}\npolicy: {{type: "{code}", model: {{type: "{code}"}}}}\n'
+        f'callbacks: ["{code}"]\nstop: ["{code}"]\nlogger: {{sinks: ["{code}"]}}\n'
+    )
+    assert 'policy.learn.clip_ratio=' in _complete(line, tmp_path)
+    assert not (tmp_path / 'ran').exists()
+
+
+def test_keys_of_a_yaml_file_are_those_of_its_policy_and_its_own(tmp_path: Path) -> None:
+    (tmp_path / 'mine.yaml').write_text('env: {id: X-v0, kwargs: {wind: 1}}\npolicy: {type: ppg}\n')
+    assert _complete('zoo train mine.yaml policy.learn.aux_f', tmp_path) == ['policy.learn.aux_freq=']
+    assert _complete('zoo train mine.yaml env.kwargs.w', tmp_path) == ['env.kwargs.wind=']
+
+
+ODD = {
+    'no list': '{"%s": {"stamp": %s, "words": 7}}',
+    'no texts': '{"%s": {"stamp": %s, "words": [7, null]}}',
+    'words are a text': '{"%s": {"stamp": %s, "words": "abc"}}',
+    'deep': '[' * 100_000,
+    'other bytes': '\udcff',
+}
+
+
+@pytest.mark.parametrize('odd', ODD)
+def test_cache_of_other_content_is_computed_again(odd: str, tmp_path: Path) -> None:
+    line = 'zoo train cartpole_ppo policy.learn.clip_r'
+    assert _complete(line, tmp_path) == ['policy.learn.clip_ratio=']
+    kept = tmp_path / 'cache' / 'zoo' / 'completions.json'
+    stamp = json.dumps(json.loads(kept.read_text())['cartpole_ppo']['stamp'])
+    text = ODD[odd] % ('cartpole_ppo', stamp) if '%s' in ODD[odd] else ODD[odd]
+    kept.write_bytes(text.encode(errors='surrogateescape'))
+    assert _complete(line, tmp_path) == ['policy.learn.clip_ratio=']
+
+
+@pytest.mark.parametrize('odd', ['pipe', 'link'])
+def test_cache_that_is_no_regular_file_is_not_read(odd: str, tmp_path: Path) -> None:
+    kept = tmp_path / 'cache' / 'zoo' / 'completions.json'
+    kept.parent.mkdir(parents=True)
+    if odd == 'pipe':
+        os.mkfifo(kept)
+    else:
+        kept.symlink_to('/dev/zero')
+    assert _complete('zoo train cartpole_ppo policy.learn.clip_r', tmp_path) == ['policy.learn.clip_ratio=']
+
+
+def test_run_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / 'runs' / 'pendulum').mkdir(parents=True)
+    os.mkdir(os.fsencode(tmp_path / 'runs') + b'/odd\xff')
+    assert 'pendulum' in _complete('zoo eval pend', tmp_path) and 'last' in _complete('zoo eval la', tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ('line', 'found'),
