@@ -203,6 +203,13 @@ def test_json_round_trip_is_exact(space):
     assert list(leaf_spaces(again)) == list(leaf_spaces(space))  # in the same order, although JSON may sort keys
 
 
+@pytest.mark.parametrize('shape', [(600_000,), (600, 1_000)])
+def test_equal_bounds_of_a_large_box_are_written_once(shape):
+    space = Box(np.full(shape, -1.0), np.full(shape, 255.0))
+    assert space.to_json()['low'] == ['-1.0'] and space.to_json()['high'] == ['255.0']
+    assert SAVED_SPACE.validate_python(space.to_json()).space() == space
+
+
 def test_spaces_of_older_checkpoints_have_the_usual_integers():
     saved = [
         {'kind': 'discrete', 'n': 3, 'start': 0},

@@ -76,6 +76,9 @@ def _dtype_to_json(space: Discrete | MultiDiscrete | MultiBinary) -> dict[str, s
     return {} if space.dtype == type(space).dtype else {'dtype': space.dtype}
 
 
+MAX_LISTED = 1_000  # bounds of a Box of one dimension that are written one by one, even if they are equal
+
+
 @dataclass(frozen=True, eq=False)
 class Box:
     """Arrays of `shape` between `low` and `high` (arrays of that shape; infinite where unbounded)."""
@@ -108,7 +111,8 @@ class Box:
 
     def _bound_to_json(self, bound: np.ndarray) -> list[str]:
         values = bound.ravel()
-        if len(self.shape) > 1 and len(values) and np.all(values == values[0]):
+        is_short = len(self.shape) <= 1 and len(values) <= MAX_LISTED
+        if not is_short and len(values) and np.all(values == values[0]):
             values = values[:1]  # one for all: an Atari image has 28,224 of them
         return [repr(float(x)) for x in values]
 

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from tests.envs import LimitEnv
 from tests.policy_envs import differing, job_config
 from tests.run.processes import config_file, small_disk, small_files
 from tests.thread_ranks import on_ranks
+from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.env import EnvError
 from zoo.pipeline import serial_pipeline
@@ -22,6 +25,7 @@ from zoo.run.checkpoint.file import Checkpoint, CheckpointError, load_checkpoint
 from zoo.run.checkpoint.manager import CheckpointManager, SaveError, of_rank, rank_file, save_own
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
+from zoo.run.policy_file import load_policy
 from zoo.run.result import TrainResult
 from zoo.tools.cli.command import main
 
@@ -41,6 +45,47 @@ def temporary_files(run_dir: Path) -> list[Path]:
 def told(capsys: pytest.CaptureFixture[str]) -> str:
     """Returns the last line on stderr."""
     return capsys.readouterr().err.splitlines()[-1]
+
+
+class WideEnv(LimitEnv):
+    """An env with a long vector as its observation. high: of its entries."""
+
+    high: Any = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(-1.0, self.high, (600_000,))
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return np.zeros(600_000, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        return np.zeros(600_000, np.float32), *rest
+
+
+class UnequalEnv(WideEnv):
+    high = np.linspace(1.0, 2.0, 600_000, dtype=np.float32)
+
+
+def wide_config(root: Path, env: type) -> dict[str, Any]:
+    """Four steps of one env."""
+    learn = dict(batch_size=4, epoch_per_collect=1)
+    policy = dict(model=dict(hidden_sizes=[1]), learn=learn, collect=dict(n_step=4), eval=dict(n_episode=1))
+    return job_config(root, env, max_env_step=4, env=dict(collector_env_num=1, evaluator_env_num=1), policy=policy)
+
+
+@pytest.mark.slow
+def test_long_vector_with_equal_bounds_is_saved_and_loaded(tmp_path: Path) -> None:
+    result = serial_pipeline(wide_config(tmp_path, WideEnv))
+    assert load_policy(result.run_dir, trust=True).obs_space == result.policy.obs_space
+
+
+def test_space_that_no_checkpoint_holds_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match='the observation space has bounds, or numbers of values, that differ'):
+        serial_pipeline(wide_config(tmp_path, UnequalEnv))
+    assert not [*tmp_path.rglob('*.safetensors')]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.base import Policy
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
+from zoo.run.checkpoint.schema import space_problem
 
 # keys of a state that hold samples of one rank; the main file has those of rank 0
 RANK_STATE_KEYS = 'buffer', 'memory'
@@ -141,7 +142,10 @@ class CheckpointManager:
 
 
 def refuse_unsavable(policy: Policy) -> None:
-    """Raises: UserError if no checkpoint can hold the state of a policy; the first save would find this out too late."""
+    """Raises: UserError if no checkpoint can hold a policy's state or spaces; the first save would find this out too late."""
+    problem = space_problem('observation', policy.obs_space) or space_problem('action', policy.action_space)
+    if problem:
+        raise UserError(problem)
     try:
         split(to_tree(policy.state_dict()))
     except TypeError as error:

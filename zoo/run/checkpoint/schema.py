@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,10 +15,19 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 
 from zoo.config.section import join_path, plain
 from zoo.core import VERSION
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.policy.base import Policy
 from zoo.policy.modes import MODES, Mode
-from zoo.run.checkpoint.file import Checkpoint, CheckpointError, State, Strict, first_problem, malformed, shown
+from zoo.run.checkpoint.file import (
+    MAX_HEADER,
+    Checkpoint,
+    CheckpointError,
+    State,
+    Strict,
+    first_problem,
+    malformed,
+    shown,
+)
 
 MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
 """Most numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
@@ -267,6 +277,23 @@ def _at_most(n: int) -> AfterValidator:
         return space
 
     return AfterValidator(check)
+
+
+def space_problem(name: Literal['observation', 'action'], space: Space) -> str:
+    """A sentence about a space that no checkpoint can hold; '' if one can."""
+    most = MAX_OBS if name == 'observation' else MAX_ACTION
+    n = sum(math.prod(leaf.shape) for _, leaf in leaf_spaces(space))
+    if n > most:
+        return (
+            f'the {name} space has {n:,} numbers but a checkpoint holds a space of at most {most:,}; use a smaller one'
+        )
+    n_byte = len(json.dumps(space.to_json()))
+    if n_byte > MAX_HEADER // 4:  # the text of both, inside a JSON string, and a config are to fit
+        return (
+            f'the {name} space has bounds, or numbers of values, that differ: written as text they take '
+            f'{n_byte / 1e6:,.0f} MB, and a checkpoint holds at most {MAX_HEADER / 4e6:,.0f} MB of them; use one bound for all'
+        )
+    return ''
 
 
 class _Loose(BaseModel):

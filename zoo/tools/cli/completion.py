@@ -139,7 +139,7 @@ def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
         known = kept[key]['words']
         if kept[key]['stamp'] == stamp and isinstance(known, list) and all(isinstance(x, str) for x in known):
             return known
-    entry = {'stamp': stamp, 'words': words()}
+    found = words()
     kept = {name: kept[name] for name in [*kept][-MAX_KEPT:] if name != key}
-    keep_user_file('cache', KEPT, json.dumps({**kept, key: entry}).encode())
-    return entry['words']
+    keep_user_file('cache', KEPT, json.dumps({**kept, key: {'stamp': stamp, 'words': found}}).encode())
+    return found
