@@ -184,8 +184,10 @@ def test_a_name_that_zoo_does_not_have_names_what_is_meant(name: str, words: str
 def test_objects_are_shown_in_a_few_lines() -> None:
     policy = make_policy('cartpole_ppo', ['policy.model.hidden_sizes=[8]'])
     # actor 4 * 8 + 8, 8 * 2 + 2; critic 4 * 8 + 8, 8 + 1: 58 + 49
-    assert repr(policy).startswith("<PPOPolicy 'ppo': VAC of 107 parameters on cpu\n  observations Box(")
-    assert repr(policy).endswith('\n  actions Discrete(n=2, start=0)>')
+    assert repr(policy).startswith(
+        "<PPOPolicy 'ppo': VAC of 107 parameters on cpu\n  observations Box (4,) float32 in "
+    )
+    assert repr(policy).endswith('\n  actions Discrete(2)>')
     assert repr(policy.cfg.model) == 'VACConfig(hidden_sizes=[8])'
     result = TrainResult(policy, Path('runs/x'), 51_200, 800, 500.0, None, 4.25, 12_000.0, 'enough')
     assert repr(result) == (

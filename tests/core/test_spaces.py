@@ -27,6 +27,7 @@ from zoo.core.spaces import (
     n_lead,
     obs_dtype,
     obs_to_tensor,
+    space_words,
 )
 from zoo.run.checkpoint.schema import SavedSpace
 
@@ -427,3 +428,44 @@ def test_empty_observations_are_zeros_with_every_action_legal():
 def test_mask_space_is_that_of_the_top_entry_alone():
     assert mask_space(NESTED) == MultiBinary((3,))
     assert mask_space(Dict({'deep': NESTED})) is None and mask_space(IMAGE) is None
+
+
+MASKED_DICT = Dict({'image': box([0], [1]), 'vector': box([0], [1]), 'action_mask': MultiBinary((3,))})
+MASKED_ARRAY = Dict({'obs': box([0], [1]), 'action_mask': MultiBinary((3,))})
+
+
+@pytest.mark.parametrize(
+    ('space', 'obs', 'said'),
+    [
+        (
+            MASKED_DICT,
+            {'image': [0.0], 'vector': [0.0]},
+            "add the mask of the env: {**obs, 'action_mask': mask}, where mask",
+        ),
+        (MASKED_ARRAY, np.zeros(1), "add the mask of the env: {'obs': obs, 'action_mask': mask}, where mask is"),
+        (MASKED_ARRAY, {'obs': np.zeros(1)}, "add the mask of the env: {**obs, 'action_mask': mask}"),
+        (MASKED_DICT, {'image': [0.0]}, 'pass what the env gave'),
+        (
+            Dict({'obs': box([0], [1]), 'prev_action': Discrete(2), 'prev_reward': box([0], [1])}),
+            np.zeros(1),
+            'env.prev_action and env.prev_reward of the config adds entries: pass what zoo.env.make_env gives',
+        ),
+        (
+            Dict({'obs': Box(np.zeros((2, 1)), np.ones((2, 1))), 'window_mask': MultiBinary((2,))}),
+            np.zeros(1),
+            'env.window of the config adds entries',
+        ),
+    ],
+)
+def test_observation_without_entries_that_zoo_adds_is_told_how_to_get_them(space, obs, said):
+    with pytest.raises(UserError) as error:
+        obs_to_tensor(space, obs)
+    assert said in str(error.value)
+
+
+def test_spaces_in_words_are_one_line_without_arrays():
+    image = Box(np.zeros((24, 24, 3)), np.full((24, 24, 3), 255.0), 'uint8')
+    space = Dict({'eye': image, 'pair': Dict({'0': Discrete(3, 2), '1': MultiBinary((4,))}, is_tuple=True)})
+    words = '{eye: Box (24, 24, 3) uint8 in 0 .. 255, pair: (0: Discrete(3, start=2), 1: MultiBinary (4,))}'
+    assert space_words(space) == words
+    assert space_words(MultiDiscrete((2, 3), (0, 0), (2,))) == 'MultiDiscrete [2, 3]'

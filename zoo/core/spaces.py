@@ -137,6 +137,21 @@ Leaf = Discrete | MultiDiscrete | MultiBinary | Box
 Space = Leaf | Dict
 
 
+def space_words(space: Space) -> str:
+    """A space in a few words, e.g. 'Box (4,) float32 in -1 .. 1'."""
+    match space:
+        case Dict():
+            parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
+            return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
+        case Discrete():
+            return f'Discrete({space.n}{f", start={space.start}" if space.start else ""})'
+        case MultiDiscrete():
+            return f'MultiDiscrete {list(space.nvec)}'
+        case MultiBinary():
+            return f'MultiBinary {space.shape}'
+    return f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}'
+
+
 def n_values(leaf: Leaf) -> tuple[int, ...]:
     """The number of values of each index of a leaf; () for MultiBinary and Box."""
     if isinstance(leaf, Discrete):
@@ -271,6 +286,27 @@ def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any
     return found
 
 
+PASS = 'pass what the env gave'
+ADDED = {'prev_action': 'env.prev_action', 'prev_reward': 'env.prev_reward', 'window_mask': 'env.window'}
+"""Entries that a config adds to the observations of an env, and the keys that do so."""
+
+
+def _way_to_pass(given: Raw, required: list[str]) -> str:
+    """What to pass in place of an observation that lacks entries, which may be entries that the env itself does not give."""
+    entries = set(given) if isinstance(given, Mapping) else set()
+    if not entries and set(required) - {ACTION_MASK} == {'obs'}:
+        entries = {'obs'}  # an observation that is no Dict has this name beside the entries that zoo adds
+    missing = [name for name in required if name not in entries]
+    if keys := [ADDED[name] for name in missing if name in ADDED]:
+        return f'{" and ".join(keys)} of the config adds entries: pass what zoo.env.make_env gives for the section env'
+    if missing != [ACTION_MASK]:
+        return PASS
+    whole = (
+        f"{{**obs, '{ACTION_MASK}': mask}}" if isinstance(given, Mapping) else f"{{'obs': obs, '{ACTION_MASK}': mask}}"
+    )
+    return f"add the mask of the env: {whole}, where mask is env.action_masks() or info['{ACTION_MASK}']"
+
+
 def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
         given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
@@ -282,8 +318,8 @@ def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> 
             free = ', '.join(repr(name) for name in space.spaces if name in optional)
             may = f' ({free} may be missing)' if free else ''
             raise UserError(
-                f'the observation{of_entry(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
-                'env gave'
+                f'the observation{of_entry(path)} {what} but must have {", ".join(map(repr, required))}{may}; '
+                f'{_way_to_pass(given, required) if not path else PASS}'
             )
         return {
             name: _to_tensor(each, given[name], (), f'{path}.{name}' if path else name)

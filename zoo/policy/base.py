@@ -25,7 +25,7 @@ from zoo.core.errors import UserError, shown
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, did_you_mean, tool
 from zoo.core.seeding import stream
-from zoo.core.spaces import Dict, Raw, Space
+from zoo.core.spaces import Dict, Raw, Space, space_words
 from zoo.model.check import set_fields
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.policy.modes import MODES, CollectMode, EvalMode, LearnMode, Mode
@@ -488,7 +488,8 @@ class Policy(ABC):
         modes = '' if self._fields == MODES else f', modes {"/".join(self._fields)}'
         return (
             f'<{type(self).__name__} {self.cfg.type!r}: {type(self._model).__name__} of {n:,} parameters on {self.device}{modes}\n'
-            f'  observations {shorten(str(self.obs_space), 88)}\n  actions {shorten(str(self.action_space), 88)}>'
+            f'  observations {shorten(space_words(self.obs_space), 160)}\n'
+            f'  actions {shorten(space_words(self.action_space), 160)}>'
         )
 
     @property

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import yaml
 
 from tests.real_runs import train_seeds
 from zoo import load_policy
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from zoo.env.adapter import convert_space
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.checkpoint.file import Checkpoint, load_checkpoint
+from zoo.run.config import resolve_policy
 from zoo.tools.export import Exported, Port
 from zoo.tools.export.check import OutputCheck
 from zoo.tools.results.card import card, space_words
@@ -115,6 +120,41 @@ def test_code_that_loads_an_onnx_file_runs(
     assert np.asarray(names['action']).tolist() == [0]
     assert '| input `obs` | float32 \\[batch, 4\\] |' in text
     assert 'on 1,000 random observations, the largest difference is 3e-07' in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('form', ['onnx', 'torch-export'])
+def test_example_input_of_a_card_is_a_valid_observation(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: `policy.act`, which refuses masks that forbid everything and indices outside of the space."""
+    space = gymnasium.spaces.Dict(
+        action_mask=gymnasium.spaces.MultiBinary(3),
+        vector=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+        n=gymnasium.spaces.Discrete(3, start=4),
+        pair=gymnasium.spaces.Tuple((gymnasium.spaces.MultiDiscrete([2, 3], start=[5, 7]),)),
+        same=gymnasium.spaces.MultiDiscrete([2, 3], start=[1, 1]),
+    )
+    spaces = convert_space(space, 'observation', 'x'), Discrete(3)
+    policy = POLICY_REGISTRY.get('ppo')(resolve_policy({'type': 'ppo', 'device': 'cpu'}), *spaces)
+    policy.save(tmp_path / 'a.safetensors')
+    exported = policy.export(tmp_path / f'p.{"onnx" if form == "onnx" else "pt2"}', format=form)
+    [code, *_] = blocks(card(load_checkpoint(tmp_path / 'a.safetensors'), exported))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    obs = {
+        'action_mask': np.ones(3),
+        'vector': np.zeros(2),
+        'n': 4,
+        'pair': (np.array([5, 7]),),
+        'same': np.array([1, 1]),
+    }
+    got = names['action'] if form == 'onnx' else names['outputs'][0]
+    assert np.asarray(got).tolist() == [policy.act(obs)]
+    if form == 'onnx':
+        given = {name: x[0].tolist() for name, x in names['inputs'].items()}
+        assert given == {'action_mask': [1, 1, 1], 'vector': [0, 0], 'n': 4, 'pair.0': [5, 7], 'same': [1, 1]}
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from zoo.config.section import ConfigError
 from zoo.core import processes
 from zoo.core.errors import UserError, of_entry, show_error
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Leaf, Space, leaf_spaces, space_words
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import (
@@ -95,22 +95,6 @@ def _action_warnings(cfg: EnvConfig, space: Space) -> Iterator[str]:
                 f'the actions{of_entry(path)} have no bounds on a side, so that a policy may send numbers of any size; '
                 'give action_space finite bounds'
             )
-
-
-def space_words(space: Space) -> str:
-    """A space in a few words, e.g. 'Box (4,) float32 in -1 .. 1'."""
-    if isinstance(space, Dict):
-        parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
-        return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
-    return _WORDS[type(space)](space)
-
-
-_WORDS: dict[type, Callable[[Any], str]] = {
-    Discrete: lambda space: f'Discrete({space.n}{f", start={space.start}" if space.start else ""})',
-    MultiDiscrete: lambda space: f'MultiDiscrete {list(space.nvec)}',
-    MultiBinary: lambda space: f'MultiBinary {space.shape}',
-    Box: lambda space: f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}',
-}
 
 
 def unbounded(space: Space, what: str) -> list[str]:

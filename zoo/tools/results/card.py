@@ -17,7 +17,7 @@ import yaml
 from zoo.config.section import value_at
 from zoo.config.yaml_io import value_text
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.run.checkpoint.file import Checkpoint
 from zoo.run.checkpoint.schema import SavedRun, saved_run
 from zoo.tools.results.read import Run, read_run
@@ -26,7 +26,7 @@ from zoo.tools.results.statistics import interval
 from zoo.tools.results.table import number_text
 
 if TYPE_CHECKING:
-    from zoo.tools.export import Exported
+    from zoo.tools.export import Exported, Port
 
 
 def card(
@@ -72,8 +72,27 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= dict(plain=_plain, code=_code, space=space_words, yaml=value_text, repr=repr)
     environment.filters['identifier'] = lambda name: re.sub(r'\W', '_', name)
-    environment.filters['zeros'] = lambda port: tuple(n if isinstance(n, int) else 1 for n in port.shape)
+    environment.filters['example'] = _example
     return environment.from_string(files('zoo.tools.results').joinpath('card.md').read_text(encoding='utf-8'))
+
+
+def _example(port: Port, obs_space: Space, module: str, dtype: str) -> str:
+    """Code for a valid input of an exported policy: the lowest index, an action mask that allows everything, else zeros.
+
+    Args: module: 'np' or 'torch'; dtype: the code of the number type there.
+    """
+    shape = tuple(n if isinstance(n, int) else 1 for n in port.shape)
+    # the parts of a Tuple are the inputs 'obs_0', 'obs_1', ..
+    leaf = next((leaf for name, leaf in leaf_spaces(obs_space) if port.name in (name or 'obs', f'obs_{name}')), None)
+    if port.name == ACTION_MASK and isinstance(leaf, MultiBinary):
+        return f'{module}.ones({shape}, dtype={dtype})'
+    starts = np.unique(getattr(leaf, 'start', 0))
+    if len(starts) == 1 and starts[0] == 0:
+        return f'{module}.zeros({shape}, dtype={dtype})'
+    if len(starts) == 1:
+        return f'{module}.full({shape}, {starts[0]}, dtype={dtype})'
+    values = np.reshape(leaf.start, shape).tolist()  # type: ignore[union-attr]  # only indices have a start
+    return f'{"np.array" if module == "np" else "torch.tensor"}({values}, dtype={dtype})'
 
 
 def _run_of(checkpoint: Checkpoint) -> Run | None:
