@@ -160,7 +160,7 @@ def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why
     with caplog.at_level('INFO'):
         assert choose_executor(model, dist, device, AUTO).name == 'eager'
     (record,) = caplog.records
-    assert record.getMessage().startswith('updates and acting run eagerly: ') and why in record.getMessage()
+    assert record.getMessage().startswith('updates and acting run in PyTorch: ') and why in record.getMessage()
     with pytest.raises(UserError, match="executor is 'native' but .*; use 'auto', 'eager' or 'graph'") as error:
         choose_executor(model, dist, device, NATIVE)
     assert why in str(error.value)

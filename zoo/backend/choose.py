@@ -85,7 +85,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return _graph(model, dist, is_named=request.executor == 'graph')
     if request.executor == 'auto' and not is_missing:
-        _say(request, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
+        _say(request, f'updates and acting run in PyTorch: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
 
 
