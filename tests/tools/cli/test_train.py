@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tools.cli.commands import LINE_ENV, Zoo, run_in
+from zoo.tools.cli.train import evaluations_hint
 
 pytestmark = pytest.mark.slow
 
@@ -137,3 +138,11 @@ def test_run_of_other_settings_is_refused_and_resume_may_change_them(in_tmp: Pat
     assert {file: file.read_bytes() for file in before} == before
     changed = zoo(f'train --resume mine {rate}=0.5 --steps 4_096 logger.console=off --json').data
     assert changed['run_dir'] == first['run_dir'] and changed['env_step'] > first['env_step']
+
+
+def test_run_with_few_evaluations_is_told_how_often_to_evaluate() -> None:
+    said = 'this run has 2 evaluations; policy.eval.eval_freq=20_000 gives a curve'  # one every 100,000 of 200,000 env steps
+    assert evaluations_hint('lunarlander_ppo', ['max_env_step=200_000']) == said
+    assert evaluations_hint('lunarlander_ppo', ['max_env_step=400_000']) == ''
+    assert evaluations_hint('cartpole_ppo', ['max_env_step=2_048']) == ''  # two rollouts make no curve
+    assert evaluations_hint('lunarlander_ppo', ['max_env_step=x']) == evaluations_hint('my.py', []) == ''

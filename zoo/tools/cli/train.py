@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from zoo.core.errors import UserError
@@ -13,6 +15,7 @@ from zoo.tools.cli.choice import CHOICE, chosen, words_of
 from zoo.tools.cli.output import argument, show
 from zoo.tools.cli.parser import PROFILED
 
+N_EVALUATION = 10  # that a hint recommends
 logger = logging.getLogger('zoo')
 
 ARGUMENTS = {
@@ -58,6 +61,8 @@ def run_train(args: argparse.Namespace) -> int:
         args.overrides = [*args.overrides, 'logger.console=off']
     if (several := _several(args, config)) is not None:
         return several
+    if hint := evaluations_hint(config, args.overrides):
+        logger.info('%s', hint)
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint.consent import consent_words
     from zoo.worker.env_watch import EnvWatch
@@ -89,6 +94,31 @@ def run_train(args: argparse.Namespace) -> int:
     }
     show(args, data, text)
     return 0
+
+
+def evaluations_hint(config: Any, overrides: Sequence[str]) -> str:
+    """Returns a sentence if a run has so few evaluations that its curve says little; else ''.
+
+    '' also for overrides that the config refuses, and for a config that is not bundled: its file would run twice.
+    """
+    from zoo.config.source import bundled_configs
+    from zoo.run.config import resolve_config
+    from zoo.tools.results.read import FEW
+
+    if not isinstance(config, str) or config not in bundled_configs() or os.environ.get('RANK', '0') != '0':
+        return ''
+    try:
+        cfg = resolve_config(config, list(overrides))
+    except UserError:
+        return ''  # the run itself says what is wrong
+    n = math.ceil(cfg.max_env_step / cfg.policy.eval.eval_freq)
+    n_rollout = cfg.max_env_step // (cfg.policy.collect.n_step * cfg.env.collector_env_num)
+    if n >= FEW or n_rollout < N_EVALUATION:
+        return ''
+    from zoo.tools.sweep.plan import finer_freq
+
+    found = 'one evaluation' if n == 1 else f'{n} evaluations'
+    return f'this run has {found}; policy.eval.eval_freq={finer_freq(cfg.max_env_step / N_EVALUATION):_} gives a curve'
 
 
 def _several(args: argparse.Namespace, config: Any) -> int | None:

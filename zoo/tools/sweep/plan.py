@@ -150,6 +150,12 @@ class Plan(NamedTuple):
         return [dict(zip(self.spaces, values, strict=True)) for values in itertools.product(*columns)]
 
 
+def finer_freq(step: float) -> int:
+    """Returns a number of env steps, 1 or more, as people write it: the given one, rounded down to its first digit."""
+    size = 10 ** max(0, math.floor(math.log10(max(step, 1))))
+    return max(1, int(step // size * size))
+
+
 def make_plan(
     source: Any,
     texts: Sequence[str],

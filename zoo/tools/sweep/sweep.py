@@ -23,7 +23,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
-from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, make_plan
+from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, finer_freq, make_plan
 from zoo.tools.sweep.processes import Team, Tell, say_if_too_many
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
@@ -130,12 +130,6 @@ def doubts(plan: Plan) -> str:
     )
     seeds = ' --seeds 3' if plan.n_seed == 1 else ''
     return f'{once}: {unpruned}their order may be luck; set policy.eval.eval_freq={finer:_}{seeds}'
-
-
-def finer_freq(step: float) -> int:
-    """Returns a number of env steps, 1 or more, as people write it: the given one, rounded down to its first digit."""
-    size = 10 ** max(0, math.floor(math.log10(max(step, 1))))
-    return max(1, int(step // size * size))
 
 
 MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
