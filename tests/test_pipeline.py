@@ -189,9 +189,9 @@ def test_run_stops_between_rollouts_at_the_first_limit_and_never_passes_it(
 @pytest.mark.parametrize(
     ('max_env_step', 'words'),
     [
-        (127, 'a rollout takes 64 env steps (those that only reset an env are not counted): max_env_step=127 is enough for '
-              '1 rollout, max_env_step=128 for 2'),
-        (255, 'max_env_step=255 is enough for 3 rollouts, max_env_step=256 for 4'),
+        (127, 'a rollout takes up to 64 env steps (those that only reset an env are not counted): max_env_step=127 is enough for at '
+              'least 1 rollout, max_env_step=128 for 2'),
+        (255, 'max_env_step=255 is enough for at least 3 rollouts, max_env_step=256 for 4'),
         (128, ''),
         (130, ''),  # 2 of 130 are less than 5%
     ],
@@ -211,7 +211,7 @@ def test_resume_says_how_far_its_rollouts_reach_from_where_it_is(
     run = serial_pipeline(job_config(tmp_path), max_env_step=128)
     caplog.set_level('INFO')
     serial_pipeline(resume=run.run_dir, max_env_step=250)  # 122 more, of which the second 58 are not trained
-    assert 'max_env_step=250 is enough for 1 more rollout, max_env_step=256 for 2' in caplog.text
+    assert 'max_env_step=250 is enough for at least 1 more rollout, max_env_step=256 for 2' in caplog.text
 
 
 def test_max_env_step_is_never_passed_where_reset_rows_do_not_count(tmp_path: Path) -> None:

@@ -176,8 +176,8 @@ def _say_how_far_it_trains(job: SerialJob) -> None:
     if n and left - n * size > LEFT_OUT * job.cfg.max_env_step:
         unit = 'rollout' if size == job.cfg.policy.collect.n_sample else 'round'
         logger.info(
-            'a %s takes %d env steps (those that only reset an env are not counted): max_env_step=%d is enough for %d%s %s, '
-            'max_env_step=%d for %d',
+            'a %s takes up to %d env steps (those that only reset an env are not counted): max_env_step=%d is enough for at '
+            'least %d%s %s, max_env_step=%d for %d',
             unit,
             size,
             job.cfg.max_env_step,

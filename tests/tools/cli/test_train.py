@@ -83,8 +83,8 @@ def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
     assert "run in zoo's C code" in said['info'] and said['warning'] == ''
     assert 'the run ends with its last whole rollout' in said['info']
     before = said['info'][: said['info'].index('the run ends')]
-    # 8 envs x 128 steps are 1024 env steps, so 2000 is enough for 1 rollout and 2 x 1024 for 2
-    assert 'max_env_step=2000 is enough for 1 rollout, max_env_step=2048 for 2' in before
+    # 8 envs x 128 steps are 1024 env steps, so 2000 is enough for at least 1 rollout and 2 x 1024 for 2
+    assert 'max_env_step=2000 is enough for at least 1 rollout, max_env_step=2048 for 2' in before
 
 
 @pytest.mark.long
