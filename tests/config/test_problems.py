@@ -278,6 +278,7 @@ def test_forms_that_a_sentence_gives_are_taken(entry: ZooKey) -> None:
 @pytest.mark.parametrize(
     ('path', 'words'),
     [
+        ('policy.model.memory', 'in zoo it is `policy.model.recurrent`, written {cell: lstm, hidden_size: ..}'),
         ('vf_coef', 'in zoo it is `policy.learn.value_weight`; twice as much as in stable-baselines3 and Tianshou, '),
         ('vf_loss_coeff', 'in zoo it is `policy.learn.value_weight`; twice as much as in RLlib, '),
         ('vf_coeff', 'in zoo it is `policy.learn.value_weight`; as much as in rl8, with '),

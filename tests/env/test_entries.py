@@ -169,6 +169,23 @@ def test_drop_obs_takes_lists_of_names_for_names_with_dots(drop: Any, left: gymn
         assert env.observation_space == left
 
 
+class NumberedEnv(EntriesEnv):
+    """Its keys are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Dict({1: NUMBER, 2: Dict({3: Text(4), 4: Discrete(2)})})
+
+    def observed(self, n: np.ndarray) -> dict[Any, Any]:
+        return {1: n, 2: {3: 'abc', 4: 1}}
+
+
+def test_drop_obs_names_a_key_that_is_no_string_as_text() -> None:
+    (step,) = play(make_vector_env(EnvConfig(id=NumberedEnv, drop_obs=['2.3']), 2), [0, 0])
+    assert step.obs['1'].ravel().tolist() == [1, 1] and step.obs['2']['4'].tolist() == [1, 1]
+    assert set(step.obs['2']) == {'4'}
+
+
 @pytest.mark.parametrize(
     ('make', 'drop', 'message'),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.forked import run_python
 from zoo import serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnknownEnvError, UnsupportedEnvError, make_env
-from zoo.env.ids import ATARI_GAMES, PROCGEN_GAMES, Game, game_of, versions_of
+from zoo.env.ids import ATARI_GAMES, PROCGEN_GAMES, Game, faster_family, game_of, known_ids, offered_ids, versions_of
 from zoo.run.checkpoint.file import CheckpointError
 
 WALK = """
@@ -320,3 +321,30 @@ def test_versions_of_an_env_are_those_that_can_be_made_oldest_first() -> None:
         assert len(ants) == 2
     assert [spec.id for spec in versions_of('CartPole-v7')] == ['CartPole-v0', 'CartPole-v1']
     assert versions_of('NoSuchEnv-v0') == []
+
+
+def test_offered_ids_are_those_that_do_not_only_raise() -> None:
+    hidden = set(known_ids()) - set(offered_ids())
+    assert {'CartPole-v1', 'Ant-v5', 'Pendulum-v1', 'one_step', 'torch'} <= set(offered_ids())
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # gymnasium names newer versions
+        for env_id in hidden:
+            with pytest.raises(Exception, match='mujoco|shimmy'):
+                gymnasium.make(env_id)
+    if 'raise' in str(gymnasium.registry['Ant-v2'].entry_point):  # in newer versions of gymnasium
+        assert {'Ant-v2', 'Hopper-v3', 'GymV21Environment-v0', 'GymV26Environment-v0'} <= hidden
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'said'),
+    [
+        ('ale_py:ALE/MsPacman-v5', 'env.id=atari env.game=MsPacman is the game with the usual preprocessing'),
+        ('ALE/Pong-v5', 'env.id=atari env.game=Pong is'),
+        ('ale_py:ALE/Pong-ram-v5', ''),
+        ('CartPole-v1', ''),
+        ('my_env.py:make', ''),
+    ],
+)
+def test_faster_family_is_named_for_ids_of_ale_py(env_id: str, said: str) -> None:
+    hint = faster_family(env_id)
+    assert (hint is not None and said in hint) if said else hint is None

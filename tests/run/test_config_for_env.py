@@ -301,3 +301,11 @@ def test_env_that_ends_the_process_in_close_trains(tmp_path: Any, caplog: pytest
     assert result.last_return == 5.0
     # one line of evaluation and one of training, each of two envs
     assert len([text for text in caplog.messages if 'index 0 and 1 more: close raised SystemExit: 3' in text]) == 2
+
+
+def test_an_id_of_ale_py_is_answered_with_the_family(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip('ale_py')
+    with caplog.at_level(logging.INFO):
+        config_for_env('ale_py:ALE/MsPacman-v5')
+        config_for_env('ale_py:ALE/MsPacman-v5', overrides=['env.kwargs.obs_type=ram'])
+    assert [text for text in caplog.messages if 'env.id=atari env.game=MsPacman' in text] == caplog.messages[1:2]

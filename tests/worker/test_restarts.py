@@ -15,9 +15,11 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ from tests.policy_envs import job_config, make_policy
 from zoo import serial_pipeline
 from zoo.core.data import leaves
 from zoo.core.seeding import stream
-from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_vector_env
+from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, make_vector_env
 from zoo.env.errors import Restarts
 from zoo.env.interface import EnvCommand
 from zoo.rl_utils.gae import gae, gae_data
@@ -173,7 +175,7 @@ def test_recurrent_state_starts_again_after_the_break(how: str, mode: str, file:
     assert rows(rollout.data['is_first']) == FIRST[mode]
     # first rows of the episode that breaks after observations 0, 1, 2, and of the next one, which has the same
     first, again = FIRST[mode]
-    for _, state in leaves(rollout.data['state'], 'state'):
+    for _, state in leaves(rollout.data['state']):
         assert torch.equal(state[first : first + 3], state[again : again + 3]) and state[again + 1].any()
     sample = collector.mode.get_train_sample(rollout)  # 3 sequences of 4 rows
     assert (sample['weight'].flatten() == 0).nonzero().flatten().tolist() == INVALID[mode]
@@ -536,3 +538,32 @@ def test_workers_killed_at_random_leave_an_exact_count_and_no_child(tmp_path: Pa
         # a rollout has 4 envs x 16 steps = 64 rows; each kill breaks one row
         assert job.env_step == job.collector.collect_iter * 64 - N_KILL
     assert multiprocessing.active_children() == []
+
+
+class WrongEnv(LimitEnv):
+    """Returns a wrong value in its 3rd step."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self._n_step < 3:
+            return obs, reward, *rest
+        if self.what == 'nan observation':
+            obs = obs * np.nan
+        return obs, {'nan reward': np.nan, 'text reward': 'one'}.get(self.what, reward), *rest
+
+
+@pytest.mark.parametrize('what', ['nan reward', 'nan observation', 'text reward'])
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_wrong_value_ends_a_run_that_restarts_and_the_message_says_so(what: str, how: str) -> None:
+    scope = 'env.on_error=restart replaces an env that raises, hangs or dies, not one that returns a wrong value'
+    for on_error in ('restart', 'raise'):
+        cfg = EnvConfig(id=WrongEnv, kwargs={'what': what}, on_error=on_error, vectorization=how)
+        with closing(make_vector_env(cfg, 1)) as vector, pytest.raises(EnvContractError) as raised:
+            vector.reset(0)
+            for _ in range(3):
+                vector.step(torch.zeros(1, dtype=torch.int64))
+        assert (scope in str(raised.value)) == (on_error == 'restart')

@@ -212,12 +212,16 @@ def show_value(value: object) -> str:
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
 
 
+NOT_RESTARTED = ' (env.on_error=restart replaces an env that raises, hangs or dies, not one that returns a wrong value)'
+
+
 @dataclass
 class Place:
     """The name of a vector env and its current step, for messages."""
 
     name: str
     step: int = 0
+    restarts: bool = False  # env.on_error=restart
 
     def of(self, index: int | None) -> str:
         """The words for one env of the vector and the step; in a group 'name[4:8]' also for its index among all envs."""
@@ -227,7 +231,8 @@ class Place:
 
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError for the env at `index`, or for the whole vector if `index` is None."""
-        return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
+        scope = NOT_RESTARTED if self.restarts else ''
+        return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}{scope}.')
 
 
 MIN_CLOSE_S = 1.0  # seconds that each env has to close, even after the time for all is over
@@ -342,7 +347,7 @@ _BETWEEN = (  # code between a vector step and an env; an exception from here me
 )
 
 
-def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
+def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, place: Place) -> None:
     """Raises an EnvContractError if a wrong result of an env caused `error`; else only adds the env's place to `error`.
 
     The index is known for zoo's own vector envs: they set `failed_index`, and have separated the two cases before.
@@ -352,10 +357,10 @@ def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, 
     index = getattr(vector, 'failed_index', None)
     try:
         if index is None or isinstance(error, BrokenContractError):
-            raise_if_broken(error, 'reset' if step == 0 else 'step')
+            raise_if_broken(error, 'reset' if place.step == 0 else 'step')
     except BrokenContractError as broken:
-        raise Place(name, step).error(index, *broken.args) from error
-    add_place(error, Place(name, step).of(index))
+        raise place.error(index, *broken.args) from error
+    add_place(error, place.of(index))
 
 
 def raise_if_broken(
@@ -547,7 +552,8 @@ def not_finite_error(
         at = np.argwhere(~np.isfinite(values[row]))[0]
         got = f'has {values[row][tuple(at)]} at {at.tolist()}'
     kind = EnvError if blame_policy else EnvContractError
-    return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
+    scope = NOT_RESTARTED if place.restarts else ''
+    return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}{scope}.')
 
 
 def action_of(sent: Any, env: int) -> Action:

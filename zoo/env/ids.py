@@ -34,6 +34,11 @@ def known_ids() -> list[str]:
     return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
 
 
+def offered_ids() -> list[str]:
+    """The known ids without those that gymnasium keeps only to raise an error."""
+    return [env_id for env_id in known_ids() if env_id in ENV_REGISTRY or not _only_raises(gymnasium.registry[env_id])]
+
+
 def unknown_env(env_id: str) -> str:
     """The error message for an id that is not registered."""
     if hint := game_hint(env_id):
@@ -73,6 +78,17 @@ def game_hint(env_id: str) -> str | None:
     """The message for the usual id of an Atari or Procgen game, with the correct config; None for any other id."""
     game = game_of(env_id)
     return None if game is None else _in_family(env_id, game)
+
+
+def faster_family(env_id: str) -> str | None:
+    """A sentence about the family that steps a game much faster than an id of ale-py; None for other ids."""
+    game = game_of(env_id)
+    if game is None or game.family != 'atari' or game.is_ram or 'ALE/' not in env_id:
+        return None
+    return (
+        f'{env_id} gives raw pictures of 210 x 160 pixels, which take long to step and to learn from; env.id=atari '
+        f'env.game={game.name} is the game with the usual preprocessing, many games at once'
+    )
 
 
 def _of_envpool(env_id: str) -> str | None:

@@ -171,7 +171,7 @@ class RowVectorEnv(AnyVectorEnv):
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
-            raise_if_contract(error, self.env, self.name, self._place.step)
+            raise_if_contract(error, self.env, self._place)
 
     def check(self, block: StepBlock | None = None) -> None:
         """Compares the observations of a rollout with their bounds; every step has checked all else."""

@@ -53,7 +53,8 @@ class VectorEnv(RowVectorEnv):
         raw_space = self._kept_space(cfg)
         self.action_space = convert_space(env.single_action_space, 'action', name)
         self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
-        self.autoreset, self._place = autoreset_of(env, cfg.autoreset), Place(name)
+        self.autoreset = autoreset_of(env, cfg.autoreset)
+        self._place = Place(name, restarts=cfg.on_error == 'restart')
         has_masks = mask_space(self.obs_space) is not None
         self.reader, self._rules = self._reader_and_rules(cfg, raw_space, has_masks)
         self._to_env = _to_env(self.action_space, cfg)
@@ -121,7 +122,7 @@ class VectorEnv(RowVectorEnv):
         except STOPS:
             raise
         except BaseException as error:
-            raise_if_contract(error, self.env, self.name, self._place.step)
+            raise_if_contract(error, self.env, self._place)
             raise
         self.reader.check(obs)
         for rule in self._rules:

@@ -17,6 +17,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGI
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.errors import STOPS, NoAnswerError, close_in_time
+from zoo.env.ids import faster_family
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.family import N_ENV
 from zoo.env.make import check_source, env_name, make_env
@@ -77,6 +78,9 @@ def config_for_env(
         target[key] = value
     with_chosen = ''.join(f' and {path}={str(value).lower()}' for path, value in chosen.items())
     logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_chosen)
+    hint = faster_family(label)
+    if hint is not None and given.get('env.kwargs.obs_type') is None:
+        logger.info('%s', hint)
     return config
 
 

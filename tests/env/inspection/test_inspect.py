@@ -270,6 +270,19 @@ def test_inspect_env_facts_are_those_that_the_page_explains() -> None:
     assert explained == set(report_of(limit_env).facts)
 
 
+@pytest.mark.parametrize(
+    ('make', 'fields', 'line'),
+    [
+        (limit_env, {}, 'no TimeLimit; the env truncates by itself, the longest episode had 5 steps'),
+        (limit_env, dict(kwargs={'end': 'terminated'}), 'none'),
+        (limit_env, dict(max_episode_steps=4), '4 steps'),
+    ],
+)
+def test_inspect_env_says_whether_a_limit_is_the_env_s_own(make: Any, fields: dict[str, Any], line: str) -> None:
+    text = report_of(make, **fields).text()
+    assert re.search(r'^  time limit +(.*)$', text, re.MULTILINE)[1] == line
+
+
 # --- vectors of envs
 
 

@@ -195,6 +195,9 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
     found = {label: words(facts[key]) for key, (label, words) in BEFORE_STEPS.items() if key in facts}
     if facts.get('steps'):
         found |= _values(facts)
+        if 'time_limit' in facts and facts['time_limit'] is None and facts['episodes']['truncated']:
+            longest = facts['episodes']['length_max']
+            found['time limit'] = f'no TimeLimit; the env truncates by itself, the longest episode had {longest} steps'
     if 'vectorization' in facts:
         found['vectorization'] = f'{facts["vectorization"]}: {facts["vectorization_why"]}'
     found |= {label: words(facts[key]) for key, (label, words) in AFTER_STEPS.items() if key in facts}

@@ -165,7 +165,7 @@ def _score(leaf: plain.Leaf, scale: Scale, action: np.ndarray, target: np.ndarra
 
 @ENV_REGISTRY.register('any_space')
 class AnySpace(gymnasium.Env):
-    """Env with random observations; the reward is that of `one_step` for a target that is never shown and never changes.
+    """For tests: random observations; the reward is that of `one_step` for a target that is never shown and never changes.
 
     The observations 'nested_mask' have a random action mask if the actions can be masked; an illegal action raises.
 
@@ -209,7 +209,7 @@ class AnySpace(gymnasium.Env):
 
 @ENV_REGISTRY.register('one_step')
 class OneStep(gymnasium.Env):
-    """One step per episode: the observation shows a target, the reward is 1 at it and falls to -1 with the distance.
+    """For tests: one step per episode shows a target; the reward is 1 at it and falls to -1 with the distance.
 
     Choices and bits score 1 if right and -1 if wrong. Numbers score 1 - |number - target|, at least -1, where their bounds
     are scaled to -1 and 1. The reward is the mean over the leaves.
@@ -246,7 +246,7 @@ MASKED_SPACES = {'discrete': lambda: Discrete(8), 'multi_discrete': lambda: Mult
 
 @ENV_REGISTRY.register('random_masks')
 class RandomMasks(gymnasium.Env):
-    """About half of the actions are legal, drawn again at every step; the reward is 1 for the lowest legal one, else 0.
+    """For tests: about half of the actions are legal, drawn at every step; the reward is 1 for the lowest legal one, else 0.
 
     The observation has no information: a policy that prefers low actions and uses the mask earns `n_step`. The reward of a
     MultiDiscrete action is the share of its right entries. An illegal action is counted in `n_illegal` and raises.

@@ -51,7 +51,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
     known: dict[str, Any] = {
         'config': _configs,
         'overrides': _overrides,
-        'env': lambda **_: _kept('--env', partial(_called, 'zoo.env', 'known_ids')),
+        'env': lambda **_: _kept('--env', partial(_called, 'zoo.env.ids', 'offered_ids')),
         'kind': lambda action, **_: (action.help or '').split(', '),
         **dict.fromkeys(('checkpoint', 'runs'), _runs),
     }

@@ -121,10 +121,10 @@ def _configs() -> Iterable[tuple[str, ...]]:
 def _envs() -> Iterable[tuple[str, ...]]:
     """Yields ids of envs with a summary or the extra that they need, as far as it is known without creating an env."""
     from zoo.core.registry import ENV_REGISTRY
-    from zoo.env import known_ids
+    from zoo.env.ids import offered_ids
     from zoo.env.make import extra_of
 
-    for env_id in known_ids():
+    for env_id in offered_ids():
         extra = '' if env_id in ENV_REGISTRY else extra_of(env_id)
         needed = f'extra {extra}' if extra else ''
         yield env_id, _summary(ENV_REGISTRY.get(env_id)) if env_id in ENV_REGISTRY else needed
