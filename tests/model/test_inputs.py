@@ -149,3 +149,15 @@ def test_entries_keep_their_names_where_a_network_sees_only_some(names, width):
     network = make_encoder(views.actor, {'type': 'multi', 'join': None})[0]
     want = torch.cat([x for name in names for _, x in leaves(obs[name])], -1)
     assert torch.equal(network(make_input(views.input)(obs)), want) and want.shape[-1] == width
+
+
+@pytest.mark.parametrize(
+    'space', [Box(-np.ones(2), np.ones(2)), Box(-np.ones((1, 2)), np.ones((1, 2))), 'dict'], ids=str
+)
+def test_normalised_observations_are_clipped_to_the_bound_given(space):
+    leaf = Box(-np.ones(2), np.ones(2)) if space == 'dict' else space
+    stage = make_input(Dict({'x': leaf}) if space == 'dict' else leaf, obs_norm=True, obs_clip=0.5)
+    # no data so far: mean 0, deviation 1
+    obs = torch.tensor([0.25, -3.0]).view(leaf.shape)
+    got = stage({'x': obs})['x'] if space == 'dict' else stage(obs)
+    assert got.tolist() == [0.25, -0.5]

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
 from zoo import load_policy, make_policy, serial_pipeline
+from zoo.core.errors import UserError
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -154,3 +155,44 @@ def test_checkpoint_of_an_older_version_keeps_the_scale_of_its_images(tmp_path: 
     torch.testing.assert_close(new.value(obs), policy.value(obs))
     torch.testing.assert_close(new.value(obs // 3 * 3), wide.value(obs // 3 * 255))
     assert not torch.allclose(old.value(obs), new.value(obs))
+
+
+def clipped(tmp_path: Path, executor: str, obs_clip: float) -> Any:
+    """The run of a policy whose observations, 0 to 1 in a ramp, are normalised and clipped."""
+    cfg: Any = dict(
+        exp_name=f'{executor}_{obs_clip}',
+        max_env_step=128,
+        env=dict(id=LimitEnv, kwargs=dict(limit=16), collector_env_num=2),
+        policy=dict(
+            type='ppo',
+            model=dict(obs_norm=True, obs_clip=obs_clip),
+            collect=dict(n_step=16),
+            learn=dict(batch_size=16, executor=executor),
+        ),
+        logger=dict(root=str(tmp_path), console='off', sinks=[]),
+    )
+    return serial_pipeline(cfg)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures('native', 'graphs')
+def test_bound_of_normalised_observations_is_the_same_in_every_executor_and_kept(tmp_path: Path) -> None:
+    runs = {name: clipped(tmp_path, name, 0.3) for name in ('eager', 'native', 'graph')}
+    plain = clipped(tmp_path, 'eager', 10.0)
+    obs = np.linspace(0, 16, 40, dtype=np.float32)[:, None]
+    values = {name: run.policy.value(obs) for name, run in runs.items()}
+    for name in ('native', 'graph'):  # equal up to rounding
+        torch.testing.assert_close(values[name], values['eager'], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(plain.policy.value(obs), values['eager'], atol=1e-3)
+    again = load_policy(runs['native'].run_dir, trust=True)
+    assert again.cfg.model.obs_clip == 0.3
+    torch.testing.assert_close(again.value(obs), values['native'])
+    far = np.array([[100.0], [1e4]], np.float32)  # beyond the bound all observations are equal
+    assert len(again.value(far).unique()) == 1
+
+
+def test_bound_without_normalisation_is_refused(tmp_path: Path) -> None:
+    cfg = config(tmp_path, shape=[3], high=5)
+    cfg['policy']['model']['obs_clip'] = 5.0
+    with pytest.raises(UserError, match='policy.model.obs_clip is 5 but observations are not normalised'):
+        serial_pipeline(cfg)

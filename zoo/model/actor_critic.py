@@ -41,7 +41,7 @@ class Networks(nn.Module):
         views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, keep_dict, is_shared, window is not None)
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
-        self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window)
+        self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window, cfg.obs_clip)
         self.sees_window = views.leaf is not None and has_windows(self.input)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)

@@ -10,6 +10,7 @@ from zoo.config.section import ConfigError, Section
 from zoo.core.registry import DISTRIBUTION_REGISTRY, unknown_name
 from zoo.model.encoder import EncoderSpec
 from zoo.model.images import Precision
+from zoo.model.inputs import OBS_CLIP
 from zoo.model.layers import Activation, Width
 
 Arch = Literal['dual', 'detach', 'shared']
@@ -71,7 +72,10 @@ class ActorCriticConfig(Section):
     obs_norm: bool = Field(
         False,
         description='normalise observations that are no images by their running mean and standard deviation, clipped '
-        'to +-10',
+        'to +-obs_clip',
+    )
+    obs_clip: float = Field(
+        OBS_CLIP, gt=0, le=1e6, description='bound of observations that obs_norm has normalised, in standard deviations'
     )
     normalize_images: bool = Field(
         True, description='images of bytes are divided by the upper bound of their space, as a rule 255'

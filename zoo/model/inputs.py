@@ -34,9 +34,15 @@ from zoo.model.images import Pixels, holds_images
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd
 
+OBS_CLIP = 10.0  # of normalised observations, by default
+
 
 def make_input(
-    obs_space: Space, obs_norm: bool = False, normalize_images: bool = True, window: int | None = None
+    obs_space: Space,
+    obs_norm: bool = False,
+    normalize_images: bool = True,
+    window: int | None = None,
+    obs_clip: float = OBS_CLIP,
 ) -> nn.Module:
     """The first stage of a model: observations -> the input of the networks of `make_encoder(obs_space)`.
 
@@ -47,19 +53,20 @@ def make_input(
     Images of bytes with another upper bound become numbers from 0 to 1.
 
     Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`; window: the
-      number of observations in the windows of which the space is a part; None: see `window_len`.
+      number of observations in the windows of which the space is a part; None: see `window_len`; obs_clip: bound of normalised
+      observations.
     Raises: UserError if obs_norm is true and the observations are images, not a Dict.
     """
     if window is None:
         window = window_len(obs_space)
     if isinstance(obs_space, Dict):
-        return DictInput(without_mask(obs_space), obs_norm, normalize_images, window)
+        return DictInput(without_mask(obs_space), obs_norm, normalize_images, window, obs_clip)
     if obs_norm and holds_images(obs_space):
         raise UserError(
             f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
             ' whose pixels are scaled already; set policy.model.obs_norm=false'
         )
-    return _leaf_input(obs_space, obs_norm, normalize_images, window)
+    return _leaf_input(obs_space, obs_norm, normalize_images, window, obs_clip)
 
 
 def update_input(stage: nn.Module, obs: Obs, weight: Tensor | None = None, marks: Tensor | None = None) -> None:
@@ -99,7 +106,7 @@ def without_empty(x: Tensor, marks: Tensor) -> Tensor:
     return x.masked_fill(~real_places(marks, x.shape[-1]), 0.0)
 
 
-def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool, window: int | None) -> nn.Module:
+def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool, window: int | None, obs_clip: float) -> nn.Module:
     if isinstance(space, Discrete):
         return OneHot(space.n)  # of unit scale: nothing to normalise
     if isinstance(space, MultiDiscrete):
@@ -111,7 +118,7 @@ def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool, window: int
     norm: RunningMeanStd | None = None
     if obs_norm:
         is_window = window is not None and space.shape[:1] == (window,)
-        norm = (WindowMeanStd if is_window else RunningMeanStd)((input_width(space),))
+        norm = (WindowMeanStd if is_window else RunningMeanStd)((input_width(space),), obs_clip)
     if len(space.shape) == 1:
         return nn.Identity() if norm is None else norm
     vector = ToVector(len(space.shape))
@@ -175,13 +182,18 @@ class DictInput(nn.Module):
     """
 
     def __init__(
-        self, space: Dict, obs_norm: bool = False, normalize_images: bool = True, window: int | None = None
+        self,
+        space: Dict,
+        obs_norm: bool = False,
+        normalize_images: bool = True,
+        window: int | None = None,
+        obs_clip: float = OBS_CLIP,
     ) -> None:
         super().__init__()
         self.space, self._names = space, leaf_names(space)
         self._paths = list(self._names)
         stages = {
-            module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images, window)
+            module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images, window, obs_clip)
             for i, (path, leaf) in enumerate(leaves_by_path(space).items())
         }
         self.stages = nn.ModuleDict(stages)

@@ -8,6 +8,7 @@ from typing import Any
 from zoo.config.components import name_of
 from zoo.config.section import plain
 from zoo.core.registry import Component
+from zoo.model.inputs import OBS_CLIP
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
@@ -99,7 +100,13 @@ def unread_problem(
       cfg: the resolved section `policy`; default: the defaults of the policy's class, `type(policy).config()`.
       n_draw: draws of a buffer for each rollout; None: each rollout is one batch.
     """
-    learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
+    learn, estimator, model = cfg.learn, name_of(cfg.collect.estimator), cfg.model
+    obs_clip = getattr(model, 'obs_clip', None)
+    if obs_clip not in (None, OBS_CLIP) and getattr(model, 'obs_norm', None) is False:
+        return (
+            f'policy.model.obs_clip is {obs_clip:g} but observations are not normalised, so nothing is clipped; set '
+            'policy.model.obs_norm=true, or leave obs_clip out'
+        )
     surrogate, value_loss = objective.surrogate.name, objective.value_loss
     if estimator in NO_LAMBDA and _is_set(cfg.collect.gae_lambda, default.collect.gae_lambda):
         return (

@@ -110,7 +110,6 @@ def test_net_arch_is_the_same_network(arch, model):
         ('policy', 'MlpQuantilePolicy', 'use MlpPolicy, CnnPolicy, MultiInputPolicy'),
         ('algo', 'sac', "the settings are rl-zoo3's of sac; only those of ppo, ppo_lstm, a2c, trpo are translated"),
         ('normalize', {'norm_obs_keys': ['a']}, 'policy.model.obs_norm normalises all entries that are no images'),
-        ('normalize', {'clip_obs': 5}, 'clip_obs is 5'),
         ('normalize', {'clip_reward': 2.0}, 'normalised rewards are clipped to +-10 here'),
         ('normalize', {'epsilon': 0.1}, 'epsilon is 0.1, which has no counterpart here'),
         ('policy_kwargs', 'dict(', 'policy_kwargs is'),
@@ -170,6 +169,13 @@ def test_arguments_of_vecnormalize_that_ask_for_what_zoo_does_are_left_out():
     usual = {'norm_obs': True, 'clip_obs': 10.0, 'clip_reward': 10, 'epsilon': 1e-8, 'training': True}
     config = from_sb3({'normalize': usual, 'n_steps': 64}, 'Pendulum-v1').config
     assert config == from_sb3({'normalize': True, 'n_steps': 64}, 'Pendulum-v1').config
+
+
+def test_bound_of_normalised_observations_is_that_of_vecnormalize():
+    found = from_sb3({'normalize': {'norm_obs': True, 'clip_obs': 5}, 'n_steps': 64}, 'Pendulum-v1')
+    assert resolve_config(found.config).policy.model.obs_clip == 5.0
+    config = from_sb3({'normalize': {'norm_obs': False, 'clip_obs': 5}, 'n_steps': 64}, 'Pendulum-v1').config
+    assert 'obs_clip' not in config['policy'].get('model', {})  # nothing is clipped there either
 
 
 def test_window_of_frames_is_said_to_begin_with_zeros_as_it_does():

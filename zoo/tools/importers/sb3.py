@@ -185,18 +185,26 @@ def _put_env_parts(draft: Draft) -> None:
     for key, value in (given.get('normalize') or {}).items():
         if key in TABLES['normalize']:
             draft.put(TABLES['normalize'][key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
+        elif key == 'clip_obs' and value != TABLES['normalize_fixed'][key]:
+            _put_clip(draft, value)
         else:
             _refuse_normalize(draft, key, value)
+
+
+def _put_clip(draft: Draft, value: object) -> None:
+    if not draft.given['normalize'].get('norm_obs', True):
+        draft.drop(f'normalize: clip_obs={shown(value)}', 'observations are not normalised')
+    else:
+        draft.put('policy.model.obs_clip', value, f'normalize: clip_obs={value}')
 
 
 def _refuse_normalize(draft: Draft, key: str, value: object) -> None:
     """Drops an argument of VecNormalize that asks for what zoo does; any other is a problem."""
     if key in TABLES['normalize_fixed'] and value == TABLES['normalize_fixed'][key]:
         draft.drop(f'normalize: {key}={shown(value)}', 'that is how it is here')
-    elif key in ('clip_obs', 'clip_reward'):
-        what = 'observations' if key == 'clip_obs' else 'rewards'
+    elif key == 'clip_reward':
         draft.refuse(
-            f'normalize: {key} is {shown(value)}, but normalised {what} are clipped to +-10 here; leave it out.'
+            f'normalize: {key} is {shown(value)}, but normalised rewards are clipped to +-10 here; leave it out.'
         )
     elif key == 'norm_obs_keys':
         draft.refuse(
