@@ -20,6 +20,7 @@ from zoo import evaluate, make_policy
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import obs_to_tensor
+from zoo.env import make_vector_env
 from zoo.env.toy.targets import ACTION_SPACES, AnySpace
 from zoo.tools.imitation.demonstrations import read_demonstrations, record_demonstrations, save_demonstrations
 
@@ -206,6 +207,14 @@ def named(obs: Any) -> Any:
     if isinstance(obs, tuple):
         obs = {str(i): part for i, part in enumerate(obs)}
     return {name: named(part) for name, part in obs.items()} if isinstance(obs, dict) else np.asarray(obs)
+
+
+def test_vector_env_of_the_caller_is_as_before_after_a_recording() -> None:
+    vector = make_vector_env({'id': 'CartPole-v1', 'vectorization': 'sync'}, 1)
+    reader = vector.reader
+    record_demonstrations(make_policy('cartpole_ppo'), vector, 1)
+    assert vector.reader is reader
+    vector.close()
 
 
 def test_recorded_previous_actions_are_those_of_the_env(tmp_path: Path) -> None:

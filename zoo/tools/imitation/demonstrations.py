@@ -142,7 +142,10 @@ def record_demonstrations(
         refuse_other_spaces(policy, vector)
         tape: Any = _Tape(vector, policy)
         evaluator = Evaluator(tape, policy.eval_mode, n_episode, None, deterministic=deterministic, quiet=True)
-        evaluation = evaluator.evaluate(stream(seed, 'evaluate'))
+        try:
+            evaluation = evaluator.evaluate(stream(seed, 'evaluate'))
+        finally:
+            tape.stop()
     assert evaluation is not None, 'nothing stops it'
     return tape.demonstrations(), evaluation
 
@@ -184,6 +187,11 @@ class _Tape:
         self._keep(timestep.obs)
         return timestep
 
+    def stop(self) -> None:
+        """Gives the env, which may belong to the caller, its own reader back."""
+        if self._raw is not None:
+            self._env.reader = self._raw.reader
+
     def demonstrations(self) -> Demonstrations:
         if not self._ends:
             raise UserError('no episode ended, so there is nothing to keep; set env.max_episode_steps')
@@ -202,14 +210,14 @@ class _RawObs:
     last: Raw = None
 
     def __init__(self, reader: Any) -> None:
-        self._reader = reader
+        self.reader = reader
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+        return getattr(self.reader, name)
 
     def read(self, raw: Raw) -> Obs:
         self.last = raw
-        return self._reader.read(raw)
+        return self.reader.read(raw)
 
 
 def as_env_gives(space: Space, obs: Obs, raw: Raw = None) -> dict[str, np.ndarray]:
