@@ -8,13 +8,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.processes import is_alive, left
 from zoo.backend.trace import CompiledFunction
-from zoo.core.processes import STOP_SIGNALS, GivenUp, catch_signals, end_words, given_up_at_its_end, may_be_given_up
+from zoo.core.processes import (
+    STOP_SIGNALS,
+    GivenUp,
+    _cgroup_memory,
+    catch_signals,
+    end_words,
+    given_up_at_its_end,
+    may_be_given_up,
+)
 
 HANGING = """
 import ctypes, os, sys
@@ -75,6 +84,45 @@ def test_signals_that_are_left_to_the_parent_end_nothing(how: str, said: str, co
 )
 def test_end_words(code: int, words: str) -> None:
     assert end_words(code) == words
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize(
+    ('lines', 'files', 'limit'),
+    [
+        ('0::/a/b\n', {'a/b/memory.max': 'max', 'a/memory.max': '3000'}, 3_000),
+        ('0::/a/b\n', {'a/b/memory.max': '2000', 'a/memory.max': '3000'}, 2_000),
+        ('0::/\n', {'memory.max': '500'}, 500),
+        ('0::/host/path\n', {'memory.max': '500'}, 500),  # in a container the path may be that of the host
+        ('0::/a\n', {'unified/a/memory.max': '700'}, 700),
+        ('5:cpu,memory:/j\n0::/\n', {'memory/j/memory.limit_in_bytes': '9223372036854771712'}, 2**63 - 4096),
+        ('5:cpu,memory:/j/k\n', {'memory/j/memory.limit_in_bytes': '40', 'memory/memory.limit_in_bytes': '80'}, 40),
+        ('5:cpu:/j\n', {'memory/j/memory.limit_in_bytes': '40'}, 2**63),  # the group of another controller
+        ('', {}, 2**63),
+    ],
+)
+def test_memory_of_control_groups_is_the_lowest_limit(
+    lines: str, files: dict[str, str], limit: int, tmp_path: Path
+) -> None:
+    (tmp_path / 'cgroup').write_text(lines)
+    for name, text in files.items():
+        path = tmp_path / 'fs' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{text}\n')
+    assert _cgroup_memory(tmp_path / 'cgroup', tmp_path / 'fs') == limit
+
+
+@pytest.mark.slow
+def test_memory_is_what_ulimit_leaves() -> None:
+    code = 'from zoo.core.processes import machine_memory, memory_words; print(machine_memory(), memory_words())'
+    command = ['bash', '-c', f'ulimit -v 3000000; exec {sys.executable} -c "{code}"']  # kB
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    n_byte, _, words = done.stdout.partition(' ')
+    # an interpreter has mapped some of the 3.07 GB, but not 2 GB
+    assert 1_000_000_000 < int(n_byte) < 3_072_000_000
+    assert words.startswith('the limit on address space (ulimit -v) leaves ')
 
 
 # --- stop signals ---

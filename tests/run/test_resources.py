@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from zoo.run.resources import (
     Phase,
     memory_problem,
     sample_bytes,
+    training_bytes,
 )
 
 
@@ -75,6 +77,44 @@ def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:
     assert sample_bytes(config()) == 16 * 64 + 8_000
     assert sample_bytes(config(), space) == 16 * (64 + 48) + 8_000
     assert sample_bytes(config(buffer={'type': 'replay', 'size': 100, 'n_sample': 16}), space) == 100 * 112 + 8_000
+
+
+def test_training_takes_copies_of_the_observations_that_one_phase_learns_from() -> None:
+    # 16 rows with an observation of 48 bytes; 2.2 - 1 = 1.2 copies more
+    space = Box(np.zeros((3, 4)), np.ones((3, 4)))
+    assert training_bytes(config(), space) == 16 * (64 + 48) + 8_000 + round(1.2 * 16 * 48)
+    assert training_bytes(config()) == sample_bytes(config())
+    replay = config(buffer={'type': 'replay', 'size': 100, 'n_sample': 16})  # of 100 rows 16 are drawn
+    assert training_bytes(replay, space) == 100 * 112 + 8_000 + round(1.2 * 16 * 48)
+    on_disk = config()
+    on_disk['policy']['learn'] = {'aux_freq': 4, 'aux_memory': 'disk'}
+    assert training_bytes(on_disk, space) == 64 * 64 + 16 * 48 + 8_000 + round(1.2 * 16 * 48)
+
+
+LARGE_ENV = """
+import gymnasium, numpy as np
+
+class Large(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1_000_000,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1_000_000, np.float32), {}
+    def step(self, action):
+        return np.zeros(1_000_000, np.float32), 1.0, False, False, {}
+"""
+
+
+@pytest.mark.long
+def test_run_that_needs_more_than_the_shell_allows_is_refused_before_training(tmp_path: Path) -> None:
+    # 8 envs x 128 steps x 4 MB = 4.1 GB of samples, 9 GB to train; torch alone maps some GB
+    (tmp_path / 'large.py').write_text(LARGE_ENV)
+    words = 'train large.py:Large env.vectorization=sync policy.model.hidden_sizes=[1] env.collector_env_num=8'
+    zoo = f'{sys.executable} -m zoo {words} policy.collect.n_step=128 policy.learn.batch_size=64'
+    command = ['bash', '-c', f'ulimit -v 9000000; exec {zoo}']
+    environ = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]))
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and 'ask for samples that take 9 GB or more but the limit on' in done.stderr
+    assert 'Traceback' not in done.stderr
 
 
 def test_samples_of_a_buffer_take_the_largest_size_of_its_parts() -> None:

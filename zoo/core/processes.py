@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 
 STOP_SIGNALS = tuple(
@@ -207,11 +208,72 @@ def n_core() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
+NO_LIMIT = 2**63
+CGROUPS, CGROUP_OF_PROCESS = Path('/sys/fs/cgroup'), Path('/proc/self/cgroup')
+
+
 def machine_memory() -> int:
-    """Bytes of this machine's memory; 2**63 if the system does not say."""
-    if not hasattr(os, 'sysconf') or 'SC_PHYS_PAGES' not in os.sysconf_names:
-        return 2**63
-    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    """Bytes of memory that this process may have; 2**63 if the system does not say. See `_memory_limits`."""
+    return min(n_byte for n_byte, _ in _memory_limits())
+
+
+def memory_words() -> str:
+    """The memory that this process may have, as the end of a sentence: 'this machine has 25 GB'."""
+    n_byte, words = min(_memory_limits())
+    return words.format(f'{n_byte / 1e9:,.0f} GB' if n_byte >= 10e9 else f'{n_byte / 1e9:,.2g} GB')
+
+
+def _memory_limits() -> list[tuple[int, str]]:
+    """The limits on the memory of this process, each with words: the machine, its control groups, the limits of a shell."""
+    machine = NO_LIMIT
+    if hasattr(os, 'sysconf') and 'SC_PHYS_PAGES' in os.sysconf_names:
+        machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return [
+        (machine, 'this machine has {}'),
+        (_cgroup_memory(CGROUP_OF_PROCESS, CGROUPS), 'the container, or control group, of this process may use {}'),
+        (_address_space(), 'the limit on address space (ulimit -v) leaves {}'),
+    ]
+
+
+def _cgroup_memory(of_process: Path, root: Path) -> int:
+    """The lowest limit of the control groups that a process is in (version 1 or 2), and of those that hold them.
+
+    Args: of_process: /proc/self/cgroup, with lines such as '0::/a/b' and '4:memory:/a'; root: where the groups are mounted.
+    In a container the path of a line may be that of the host: then only the folders that are there count.
+    """
+    limits = [NO_LIMIT]
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = of_process.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(':', 2)
+        for mount, name, is_known in (
+            (root, 'memory.max', controllers == ''),
+            (root / 'unified', 'memory.max', controllers == ''),
+            (root / 'memory', 'memory.limit_in_bytes', 'memory' in controllers.split(',')),
+        ):
+            folder = mount / path.lstrip('/')
+            for place in (folder, *folder.parents) if is_known else ():
+                with suppress(OSError, ValueError):  # it is not there, or says 'max'
+                    limits.append(int((place / name).read_text()))
+                if place == mount:
+                    break
+    return min(limits)
+
+
+def _address_space() -> int:
+    """Bytes that the limit on the address space leaves to this process."""
+    if sys.platform == 'win32':
+        return NO_LIMIT
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return NO_LIMIT
+    used = 0
+    with suppress(OSError, ValueError):
+        used = int(Path('/proc/self/statm').read_text().split()[0]) * os.sysconf('SC_PAGE_SIZE')
+    return max(most - used, 0)
 
 
 def end_words(exit_code: int) -> str:

@@ -21,7 +21,7 @@ from zoo.buffer.base import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown
-from zoo.core.processes import machine_memory, may_be_given_up
+from zoo.core.processes import machine_memory, may_be_given_up, memory_words
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Box, Space, leaf_spaces
@@ -426,7 +426,7 @@ def _new_policy(
     except AllocationError as error:
         raise ConfigError(
             f'policy.model describes a network that takes {error.n_byte / 1e9:,.0f} GB or more with its optimiser but '
-            f'this machine has {machine_memory() / 1e9:,.0f} GB; use a smaller one, e.g. smaller hidden_sizes'
+            f'{memory_words()}; use a smaller one, e.g. smaller hidden_sizes'
         ) from error
 
 

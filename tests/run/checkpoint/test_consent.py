@@ -425,7 +425,7 @@ def test_samples_that_no_memory_holds_are_refused(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(consent, 'machine_memory', lambda: 1 << 30)
     path = with_value(folder / 'c', 'meta.config.buffer.size', 1 << 24, source='ppo_offpolicy_categorical')
     # (4 x 4 bytes of observation + 64) x 2^24 = 1.3 GB
-    with pytest.raises(CheckpointError, match='asks for 1 GB of memory for samples but this machine has 1 GB'):
+    with pytest.raises(CheckpointError, match='asks for 1 GB of memory for samples but this machine has '):
         resume(path)
     assert resume(path, 'buffer.size=8192').env_step > 152
 

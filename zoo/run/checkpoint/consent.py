@@ -23,12 +23,12 @@ from zoo.config.user_code import is_in_file, load_home, members, names_code, spl
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder, keep_user_file, read_small, user_file
-from zoo.core.processes import machine_memory
+from zoo.core.processes import machine_memory, memory_words
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
-from zoo.run.resources import SAMPLE_KEYS, sample_bytes
+from zoo.run.resources import SAMPLE_KEYS, training_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
 MOST = {
@@ -81,11 +81,12 @@ def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
 
 def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
     """Checks that the samples of a run with a checkpoint's config fit into memory. Raises: CheckpointError."""
-    replaced, n_byte, memory = overridden(overrides), sample_bytes(run.config, run.obs_space), machine_memory()
-    if n_byte > memory and not replaced.intersection(SAMPLE_KEYS):
+    replaced = overridden(overrides)
+    n_byte = training_bytes(run.config, run.obs_space)
+    if n_byte > machine_memory() and not replaced.intersection(SAMPLE_KEYS):
         raise CheckpointError(
             run.path,
-            f'asks for {n_byte / 1e9:,.0f} GB of memory for samples but this machine has {memory / 1e9:,.0f} GB; '
+            f'asks for {n_byte / 1e9:,.0f} GB of memory for samples but {memory_words()}; '
             f'override one of {", ".join(SAMPLE_KEYS)}',
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zoo.core.errors import RunError, UserError, env_failure, place_of, show_error
-from zoo.core.processes import STOP_REQUESTS
+from zoo.core.processes import STOP_REQUESTS, memory_words
 from zoo.core.streams import LogFormat, open_closed_streams, paint, say
 from zoo.tools.cli.parser import parse
 
@@ -56,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(error, EXIT_FAILED)
         if (failure := env_failure(error)) is not None:
             return _report(RunError(failure), EXIT_FAILED)
+        if isinstance(error, MemoryError):
+            words = f'memory ran out ({show_error(error)}) and {memory_words()}'
+            return _report(
+                RunError(f'{words}; ask for less, or end other programs. --debug shows the place'), EXIT_FAILED
+            )
         if argv is not None:
             raise
         say(traceback.format_exc().rstrip())
