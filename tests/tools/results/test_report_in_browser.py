@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.real_runs import made_run, train_seeds, write_run
+from tests.tools.results.test_report import swept
 from zoo.tools.cli.command import main
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports as the command writes them: of one run, of three, of two configs with a film, of one with a hostile name."""
+    """Reports as the command writes them: of one run, of three, of two configs with a film, of one with a hostile name, of a sweep."""
     from PIL import Image
 
     folder = tmp_path_factory.mktemp('reports')
@@ -54,12 +55,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     film[0].save(folder / 'film.gif', save_all=True, append_images=film[1:])
     nasty = made_run([1000, 2000], [1, 2], name=NASTY, env=NASTY)
     write_run(folder / 'nasty', nasty)
+    for run in swept(folder / 'sweep', 9):
+        write_run(run.path, run)
     found = {}
     for name, words in {
         'one': [str(next(three.iterdir()))],
         'three': [str(three)],
         'two configs': [str(three), str(slow), '--video', str(folder / 'film.gif')],
         'nasty': [str(folder / 'nasty')],
+        'sweep': [str(folder / 'sweep')],
     }.items():
         found[name] = folder / f'{name}.html'
         assert main(['report', *words, '-o', str(found[name])]) == 0
@@ -67,7 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize('name', ['one', 'three', 'two configs', 'nasty'])
+@pytest.mark.parametrize('name', ['one', 'three', 'two configs', 'nasty', 'sweep'])
 @pytest.mark.parametrize(('width', 'scheme'), VIEWS)
 def test_page_opens_without_an_error_and_everything_fits(
     browser: Any, pages: dict[str, Path], name: str, width: int, scheme: Any
@@ -84,7 +88,7 @@ def test_page_opens_without_an_error_and_everything_fits(
     right = 'all => Math.max(...all.filter(e => !e.closest("svg")).map(e => e.getBoundingClientRect().right))'
     assert page.eval_on_selector_all('body *', right) <= width
 
-    [curve] = [svg for svg in page.query_selector_all('figure > div > svg') if svg.is_visible()]
+    [curve] = [svg for svg in page.query_selector_all('#curves figure > div > svg') if svg.is_visible()]
     box = curve.bounding_box()
     assert box['width'] > 0.75 * min(width, 1000) and box['height'] > 200
     lines = curve.query_selector_all('path[style*="--line-0"]')
