@@ -329,3 +329,13 @@ def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_no
     assert report['ends']['refused'] > n  # most changes are refused
     assert report['peak_gb'] < 2
     assert not {'sprung', 'pwned'} & set(report['made'])
+
+
+@pytest.mark.parametrize('value', [[1], 'x', 3, True])
+@pytest.mark.parametrize('key', ['policy.eval', 'policy.eval.env', 'policy.eval.sets'])
+def test_sections_of_evaluations_that_are_none_are_refused_by_every_reader(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    path = with_value(tmp_path / 'c', f'meta.config.{key}', value)
+    with pytest.raises(CheckpointError, match=f'is malformed although its checksum is correct: config.{key} is '):
+        saved_run(load_checkpoint(path))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -293,3 +295,14 @@ def test_id_is_kept_in_the_run_folder_and_a_broken_one_is_not_used(tmp_path: Pat
     for text in ('{"id": "../../x"}', '{"id": 3}', 'nothing', '{}'):
         (tmp_path / 'own_run.json').write_text(text)
         assert tracker.remembered_id() is None
+
+
+@pytest.mark.slow
+def test_log_that_is_one_line_of_gigabytes_is_cut_within_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text('{"env_step": 1, "wall_s": 2.5}\n')
+    os.truncate(path, 40_000_000_000)  # sparse: it takes no disk
+    code = f'from zoo.run.log.sinks import _cut_log; from pathlib import Path; print(_cut_log(Path({str(path)!r}), 9))'
+    command = ['bash', '-c', f'ulimit -v 8000000; exec {sys.executable} -c "$0"', code]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == '2.5\n' and path.read_text() == '{"env_step": 1, "wall_s": 2.5}\n', done.stderr

@@ -18,6 +18,7 @@ from zoo.config.yaml_io import config_of_yaml, save_yaml
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.folder import RunLock
+from zoo.tools.results import read
 from zoo.tools.results.read import (
     Run,
     check_same_env,
@@ -302,3 +303,29 @@ def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog:
     left = 'runs/a/1_seed0, runs/a/2_again0, runs/a/2_again2'
     assert caplog.messages == [f'left out, since another run has the same config and seed: {left}']
     assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]
+
+
+def test_long_log_is_read_in_part_with_its_evaluations_and_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, 'MAX_ROW', 100)
+    lines = [{'env_step': i, 'wall_s': i / 10, 'collect/return_mean': float(i)} for i in range(1_000)]
+    for i in range(50, 1_000, 100):  # 10 evaluations
+        lines[i]['eval/return_mean'] = -float(i)
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text(''.join(f'{json.dumps(line)}\n' for line in lines))
+    columns = read._columns(path)
+    steps = columns['env_step'].tolist()
+    assert len(steps) <= 210 and steps == sorted(steps) and steps[-1] == 999
+    there = columns['eval/return_mean'][~np.isnan(columns['eval/return_mean'])]
+    assert there.tolist() == [-float(i) for i in range(50, 1_000, 100)]
+    assert np.array_equal(columns['collect/return_mean'], columns['env_step'])
+
+
+def test_log_with_other_names_in_every_line_takes_a_limited_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, 'MAX_CELL', 10_000)
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text(''.join(f'{{"env_step": {i}, "wall_s": 1, "m{i}": 1}}\n' for i in range(1_000)))
+    assert list(read._columns(path)) == ['env_step', 'wall_s', *(f'm{i}' for i in range(8))]  # 10 columns x 1,000 lines

@@ -490,9 +490,14 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
     Missing tensors are not checked, see `fit_state`. Raises: CheckpointError with the first tensor that is not finite.
     """
     expected = dict(_leaves(expected))
-    for name, found in _leaves(got):
+    for name, found in _leaves(got) if isinstance(got, dict) else ():  # what is no dict does not fit, see `fit_state`
         value = expected.get(name)
-        if isinstance(value, Tensor) and not found.isfinite().all() and value.isfinite().all():
+        if (
+            isinstance(value, Tensor)
+            and isinstance(found, Tensor)
+            and not found.isfinite().all()
+            and value.isfinite().all()
+        ):
             raise CheckpointError(
                 path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
             )

@@ -308,9 +308,15 @@ class _Env(_Loose):
     action_mode: Literal['clip', 'rescale'] = 'clip'
 
 
+class _Eval(_Loose):
+    env: dict[str, Any] | None = None
+    sets: dict[str, dict[str, Any]] | None = None
+
+
 class _Policy(_Loose):
     type: str
     collect: dict[str, Any] = {}
+    eval: _Eval | None = None
 
 
 class _Logger(_Loose):

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +181,12 @@ class CsvSink(LineSink):
     def _rows(self) -> Iterator[dict[str, Any]]:
         if self._source.exists():
             with open(self._source, 'rb', opener=open_without_link) as file:
-                for line in file:
+                for line in iter(partial(file.readline, MAX_LINE), b''):
                     with suppress(ValueError, TypeError, RecursionError):  # a line that somebody else wrote
                         yield dict(json.loads(line))
+
+
+MAX_LINE = 1 << 20  # most bytes of a line of metrics.jsonl that are read at once: a metric takes about 40
 
 
 def _line(cells: Iterable[Any]) -> str:
@@ -243,7 +247,7 @@ def _cut_log(path: Path, env_step: int) -> float:
         return 0.0
     wall_s, end = 0.0, 0
     with open(path, 'r+b', opener=open_without_link) as file:
-        for line in file:
+        for line in iter(partial(file.readline, MAX_LINE), b''):  # a longer line is cut, and so ends the log
             try:
                 row = json.loads(line)
                 if row['env_step'] > env_step or not line.endswith(b'\n'):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +33,8 @@ ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
 CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
 N_NAMED = 4  # most runs that a line of the log names
 MAX_LINE = 1 << 20  # most characters of a line of the log: a metric takes about 40
+MAX_ROW, MAX_CELL = 100_000, 20_000_000
+"""Lines of a log that are kept, once for lines of evaluations and once for others; numbers in all its columns: 160 MB."""
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 FEW = 4  # least points of a curve of evaluations
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
@@ -303,20 +307,52 @@ def _no_run(path: Path) -> str:
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
-    rows = list(_rows(path))
+    """The columns of a log. Of a very long one not all lines are kept, see `_rows`; nor more than MAX_CELL numbers."""
+    rows = _rows(path)
     names = dict.fromkeys(['env_step', 'wall_s', *(name for row in rows for name in row)])
-    numbers = [{name: x if isinstance(x, int | float) else np.nan for name, x in row.items()} for row in rows]
-    return {name: np.array([row.get(name, np.nan) for row in numbers], dtype=np.float64) for name in names}
+    most = max(MAX_CELL // max(len(rows), 1), 2)
+    columns = {name: np.full(len(rows), np.nan) for name in itertools.islice(names, most)}
+    for i, row in enumerate(rows):
+        for name, x in row.items():
+            if isinstance(x, int | float) and name in columns:
+                columns[name][i] = x
+    return columns
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a log up to an incomplete one, of a run that is writing it or was killed; none without a file."""
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log up to an incomplete one, of a run that is writing it or was killed; none without a file.
+
+    At most some MAX_ROW lines: of a longer log every second one is kept, then every fourth and so on, those of evaluations
+    before others, and the last one. Lines that are not kept are not parsed.
+    """
     options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
+    kept: dict[bool, list[tuple[int, dict[str, Any]]]] = {
+        False: [],
+        True: [],
+    }  # with numbers of lines; True: evaluations
+    every, count = {False: 1, True: 1}, {False: 0, True: 0}
+    skipped: tuple[int, str] | None = None
     with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
-        for line in iter(partial(file.readline, MAX_LINE), ''):
+        for number, line in enumerate(iter(partial(file.readline, MAX_LINE), '')):
+            is_evaluation = '"eval/' in line
+            count[is_evaluation] += 1
+            if count[is_evaluation] % every[is_evaluation]:
+                skipped = number, line
+                continue
+            skipped = None
             row = json.loads(line, parse_int=float)  # a number of 400 digits is infinite
+            rows = kept[is_evaluation]
             if isinstance(row, dict):
-                yield row
+                rows.append((number, {sys.intern(name): x for name, x in row.items()}))
+            if len(rows) >= MAX_ROW:
+                del rows[::2]
+                every[is_evaluation] *= 2
+    if skipped is not None:
+        with suppress(ValueError, RecursionError):
+            row = json.loads(skipped[1], parse_int=float)
+            if isinstance(row, dict):
+                kept[False].append((skipped[0], row))
+    return [row for _, row in sorted(kept[False] + kept[True], key=lambda item: item[0])]
 
 
 def _json(path: Path) -> dict[str, Any]:
