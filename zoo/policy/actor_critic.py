@@ -152,7 +152,32 @@ class ActorCriticPolicy(NetworkPolicy):
         return transition
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
-        return self.samples.of_rollout(rollout.to(self.device), self.compute_critic)
+        sample: Any = self.samples.of_rollout(rollout.to(self.device), self.compute_critic)
+        if self.learns and self._learns_from_draws:
+            rows, weight = self.samples.rows_once(sample)
+            self._count_observations(rows, weight)
+            for option in self.options:
+                option.rows_collected(rows, weight)
+            sample.pop('is_step', None)  # no draw reads it
+        return sample
+
+    @property
+    def _learns_from_draws(self) -> bool:
+        """Whether a row may be drawn often or never, so that statistics count it when it is collected."""
+        return self.run.n_draw is not None
+
+    def _count_observations(self, rows: Columns, weight: Tensor | None) -> None:
+        """Adds rows to the statistics of observations, if the model has any: all env steps, also those that train nothing.
+
+        Args: weight: of `Samples.rows_once`.
+        """
+        update = getattr(self._model, 'update_normalizer', None)
+        if update is None:
+            return
+        counted = rows.get('is_step', None)
+        if counted is not None and 'is_repeat' in rows.keys():
+            counted = counted & ~rows['is_repeat']
+        update(rows['obs'], weight if counted is None else counted)
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N] for observations [N, *O], without gradient."""
@@ -244,9 +269,8 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _end_update(self, batch: Columns) -> Metrics:
         """Ends an update: updates the observation statistics and calls the options; returns metrics of the whole update."""
-        if update := getattr(self._model, 'update_normalizer', None):  # not every model has statistics
-            rows, weight = self.samples.rows_once(batch)
-            update(rows['obs'], weight)
+        if not self._learns_from_draws:
+            self._count_observations(*self.samples.rows_once(batch))
         found: Metrics = {}
         for option in self.options:
             found |= option.after_update(batch)

@@ -65,6 +65,12 @@ class UpdateOption:
         """Returns the advantages, from 'adv' and the columns of `add_columns`; called after each estimation."""
         return columns['adv']
 
+    def rows_collected(self, rows: Columns, weight: Tensor | None) -> None:
+        """Adds the rows [N] of a rollout to running statistics; called once for each, if the buffer gives draws of rollouts.
+
+        Args: weight: [N], 0 for rows that do not count; None: all count.
+        """
+
     def begin_update(self) -> None:
         """Called when an update begins."""
 
