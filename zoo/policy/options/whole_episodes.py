@@ -35,7 +35,8 @@ class NoBaseline(UpdateOption):
         policy.has_critic = False
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        return {'weight': whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)}
+        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
+        return {'weight': weight, 'is_step': steps_of(rollout)}
 
 
 class WholeEpisodes(UpdateOption):
@@ -52,7 +53,13 @@ class WholeEpisodes(UpdateOption):
                 f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
                 'the episodes, limit that by env.max_episode_steps, or use fragment'
             )
-        return {'weight': weight}
+        return {'weight': weight, 'is_step': steps_of(rollout)}
+
+
+def steps_of(rollout: Rollout) -> Tensor:
+    """The rows that are env steps, [T, B] bool: statistics of observations count them, also those that have weight 0."""
+    is_reset = rollout.data.get('is_reset', None)
+    return torch.ones_like(rollout.data['traj_flag']) if is_reset is None else ~is_reset
 
 
 def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
