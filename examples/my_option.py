@@ -5,6 +5,7 @@ from pydantic import Field
 
 from zoo import serial_pipeline
 from zoo.config.section import Section
+from zoo.core.ranks import mean_over
 from zoo.core.registry import OPTION_REGISTRY
 from zoo.policy.options.base import UpdateOption
 
@@ -28,14 +29,16 @@ class Centering(UpdateOption):
             yield "option 'centering' and policy.learn.reward_norm both say how rewards count; leave one of them out"
 
     def attach(self, policy):
+        self.ranks = policy.run.ranks
         self.mean = self.mean.to(policy.device)
         policy.samples.scaled_reward = self.centered
 
-    def centered(self, data, weight):  # rewards [T, B] of a rollout; weights of mean 1, or None: all rows count
+    def centered(self, data, weight):  # rewards [T, B] of a rollout; weights of mean 1 over all ranks, or None: all rows count
         reward = data['reward']
         self.n_rollout += 1
         share = max(self.rate, 1 / self.n_rollout)
-        self.mean = self.mean.lerp((reward if weight is None else reward * weight).mean(), share)
+        newest = (reward if weight is None else reward * weight).mean()
+        self.mean = self.mean.lerp(mean_over(newest, self.ranks), share)
         return reward - self.mean
 
     def after_update(self, batch):  # in the log this is learn/reward_mean

@@ -6,6 +6,7 @@ The one process steps the ranks' envs as two groups. Each of its minibatches joi
 from __future__ import annotations
 
 import copy
+import runpy
 import socket
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves
 from zoo.core.errors import RunError
 from zoo.core.ranks import ALONE, Ranks, RunInfo
-from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.registry import OPTION_REGISTRY, POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
 from zoo.policy.gradient_steps import Passes
@@ -53,6 +54,8 @@ KL_LIMIT = dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003)
 ADAPTIVE = dict(
     learning_rate={'start': 1e-3, 'kl_target': 1e-4}, penalties=[{'type': 'kl', 'weight': 0.5, 'target': 1e-5}]
 )
+if 'centering' not in OPTION_REGISTRY:
+    runpy.run_path(str(Path(__file__).parents[2] / 'examples' / 'my_option.py'))
 CASES = {
     'plain, weighted rows': Case(ppo()),
     'continuous': Case(ppo(), 'Pendulum-v1'),
@@ -69,6 +72,7 @@ CASES = {
     'lstm': Case(ppo(dict(sequence=dict(len=16)), model=LSTM)),
     'lstm, ppg': Case({'type': 'ppg', 'learn': {**PHASES, 'sequence': dict(len=16)}, 'model': LSTM}),
     'natural gradient': Case({'type': 'trpo', 'learn': dict(epoch_per_collect=2, entropy_weight=0.01)}, n_rollout=2),
+    'option of examples/my_option.py': Case(ppo(dict(options=[{'type': 'centering', 'rate': 0.5}])), n_rollout=2),
     'returns of whole episodes': Case({'type': 'a2c', 'learn': {}, 'collect': {'batch_mode': 'episode'}}),
 }
 
