@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_end_infos_are_the_numbers_of_the_last_step_of_an_episode(env: dict[str,
     found, mode = steps(env, 8)
     info, ended = found[4]
     assert ended == [0, 1]
-    want = {'step': 5, 'is_success': True, 'score': 2.5}  # no text, dict or array of several numbers
+    want = {'step': 5, 'odd/a': 1, 'is_success': True, 'score': 2.5}  # no text or array of several numbers
     assert end_infos(info, ended, mode) == [want, want]
     assert all('final_info' not in info and end_infos(info, [1], mode) == [{}] for info, ended in found if not ended)
 
@@ -119,3 +120,47 @@ def test_numbers_are_scalars_and_bools_alone() -> None:
 def test_tensor_envs_refuse_infos() -> None:
     with pytest.raises(UnsupportedEnvError, match=r'tensor program and has no infos.*info_columns'):
         make_vector_env(dict(id='torch', game='CartPole-v1', info_columns=['x']), 2)
+
+
+class Speeds(NamedTuple):
+    forward: float
+    name: str
+
+
+@dataclass
+class Terms:
+    drag: float
+    speeds: Speeds
+
+
+NESTED = {
+    'rewards': {'speed': 0.25, 'collided': np.True_, 'text': 'a', 'vector': np.zeros(3)},
+    'terms': Terms(1.5, Speeds(2.0, 'b')),
+}
+PATHS = {'rewards/speed': 0.25, 'rewards/collided': True, 'terms/drag': 1.5, 'terms/speeds/forward': 2.0}
+
+
+def test_numbers_of_nested_infos_have_their_paths_as_names() -> None:
+    assert numbers_of(NESTED) == PATHS
+    own = {'episode': {'r': 1.0}, 'final_obs': {'x': 1.0}}  # of wrappers
+    assert numbers_of({**NESTED, **own, 'rewards/speed': 7}) == {**PATHS, 'rewards/speed': 7}
+    endless: dict[str, Any] = {'n': 1}
+    endless['again'] = endless
+    assert numbers_of(endless) == {'n': 1, 'again/n': 1, 'again/again/n': 1, 'again/again/again/n': 1}
+
+
+def test_paths_of_nested_infos_can_be_requested_of_every_step() -> None:
+    found = requested_of(['rewards/speed', 'terms/speeds/forward', 'rewards/none', 'none/speed', 'terms'], NESTED)
+    assert {key: value.tolist() for key, value in found.items()} == {'rewards/speed': 0.25, 'terms/speeds/forward': 2.0}
+
+
+def test_nested_infos_of_a_batched_env_are_read_by_their_paths() -> None:
+    """gymnasium's form: arrays and masks in the nested dict, and a mask of the dict itself."""
+    info = {
+        'rewards': {'speed': np.array([0.25, 0.5, 0.0]), '_speed': np.array([True, True, False])},
+        '_rewards': np.array([True, True, False]),
+    }
+    assert end_infos(info, [0, 1, 2], 'next_step') == [{'rewards/speed': 0.25}, {'rewards/speed': 0.5}, {}]
+    values, given = step_values(info, 'rewards/speed', 3) or ([], [])
+    assert list(values) == [0.25, 0.5, 0.0] and list(given) == [True, True, False]
+    assert step_values(info, 'rewards/none', 3) is None

@@ -67,12 +67,17 @@ def test_training_and_evaluation_have_the_last_number_of_an_episode_and_the_mean
     keys = InfoKeys('auto', ('speed',))
     episodes = collect(FORMS[form], keys).episodes
     found = episodes.infos.values
-    assert set(found) == {'steps', 'speed', 'is_success'}
+    assert set(found) == {'steps', 'speed', 'is_success', 'parts/drag'}
     assert set(found['steps']) == {5.0}  # never the 1000 of a reset
     assert set(found['speed']) == {6.0}  # (2 + 4 + 6 + 8 + 10) / 5
     assert len(found['steps']) == episodes.n_episode >= 6
     played = play(FORMS[form], keys)
-    assert played.infos == {'steps': [5.0] * 4, 'speed': [6.0] * 4, 'is_success': played.infos['is_success']}
+    assert played.infos == {
+        'steps': [5.0] * 4,
+        'speed': [6.0] * 4,
+        'parts/drag': [1.0] * 4,
+        'is_success': played.infos['is_success'],
+    }
     assert sorted(played.infos['is_success']) == [0, 0, 1, 1]  # every second episode of each of two envs
     assert played.success_rate == 0.5
 
@@ -137,7 +142,7 @@ def test_a_name_that_no_info_has_is_a_warning_with_the_names_there_are(caplog: p
     words = [record.getMessage() for record in caplog.records]
     assert len(words) == 3 and f'none of the first {N_MISSED} episodes' in words[0]
     assert "logger.info_keys has 'step'" in words[0] and "did you mean 'steps'?" in words[0]
-    assert "'zzz'" in words[1] and 'numbers there are: is_success, speed, steps' in words[1]
+    assert "'zzz'" in words[1] and 'numbers there are: is_success, parts/drag, speed, steps' in words[1]
     assert "logger.info_step_keys has 'spead'" in words[2] and "'speed'" in words[2]
 
 

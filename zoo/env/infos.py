@@ -9,8 +9,9 @@ env was reset in the same step.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,10 @@ OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector
 
 LAST_OBS = (FINAL_OBS, 'final_observation', 'terminal_observation')
 """Keys of infos with the last observation of an episode, in envs that reset themselves: of gymnasium, before 1.0, of SB3."""
+
+NOT_NESTED = {*LAST_OBS, FINAL_INFO, 'episode', 'action_mask', 'reset_mask'}
+"""Entries of vector envs and wrappers whose parts are no numbers of the env's own."""
+MAX_DEPTH, MOST_NESTED = 4, 1_000  # of nested infos; one may hold the whole state of a simulator
 
 Number = bool | int | float
 LARGEST = int(sys.float_info.max)  # a larger int cannot become a float
@@ -77,11 +82,45 @@ def last_obs(obs: Any, info: Mapping[str, Any]) -> Any:
 
 
 def numbers_of(info: object) -> dict[str, Number]:
-    """The entries of one env's info that are a number or bool, or an array of one, as int, float or bool of Python."""
-    if not isinstance(info, Mapping):
+    """The entries of one env's info that are a number or bool, or an array of one, as int, float or bool of Python.
+
+    Entries of nested infos have their path as name, {'rewards': {'speed': 0.5}} is rewards/speed, see `named_parts`.
+    """
+    parts = named_parts(info)
+    if parts is None:
         return {}
-    named = {str(key): number(value) for key, value in info.items()}
-    return {key: value for key, value in named.items() if value is not None}
+    found: dict[str, Number] = {}
+    nested: dict[str, Number] = {}
+    for key, value in parts.items():
+        own = number(value)
+        if own is not None:
+            found[key] = own
+        elif key not in NOT_NESTED:
+            _add_nested(nested, key, value, 1)
+    return {**nested, **found}  # an entry that is itself called rewards/speed comes first
+
+
+def named_parts(info: object) -> dict[str, Any] | None:
+    """The parts of an info that has names for them, a mapping, dataclass or named tuple; None for other values."""
+    if isinstance(info, Mapping):
+        return {str(key): value for key, value in info.items()}
+    if dataclasses.is_dataclass(info) and not isinstance(info, type):
+        names = [each.name for each in dataclasses.fields(info)]
+        return {name: getattr(info, name) for name in names if hasattr(info, name)}
+    if isinstance(info, tuple) and hasattr(info, '_fields'):
+        return dict(zip(info._fields, info, strict=False))
+    return None
+
+
+def _add_nested(found: dict[str, Number], path: str, value: object, depth: int) -> None:
+    """Adds the numbers in a part of an info that has parts itself, by path."""
+    parts = named_parts(value) if depth < MAX_DEPTH and len(found) < MOST_NESTED else None
+    for key, part in (parts or {}).items():
+        own = number(part)
+        if own is None:
+            _add_nested(found, f'{path}/{key}', part, depth + 1)
+        else:
+            found[f'{path}/{key}'] = own
 
 
 def number(value: object) -> Number | None:
@@ -101,10 +140,20 @@ def requested_of(keys: Sequence[str], info: Mapping[str, Any]) -> dict[str, np.n
     """The entries of one env's info that `keys` names and that are numbers or arrays of numbers, as f32."""
     found: dict[str, np.ndarray] = {}
     for key in keys:
-        if key in info:
+        value = entry_of(info, key)
+        if value is not None:
             with suppress(TypeError, ValueError, OverflowError):  # an entry that is no number is left out
-                found[key] = np.asarray(info[key], dtype=np.float32)
+                found[key] = np.asarray(value, dtype=np.float32)
     return found
+
+
+def entry_of(info: object, key: str) -> Any:
+    """An entry of an info by its name, or by its path in nested infos, such as rewards/speed; None if there is none."""
+    parts = named_parts(info) or {}
+    if key in parts:
+        return parts[key]
+    first, _, rest = key.partition('/')
+    return entry_of(parts[first], rest) if rest and first in parts else None
 
 
 def add_requested(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int, n_env: int) -> None:
@@ -130,18 +179,30 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
 
 
 def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
+    return numbers_of(_of_env(info, i, OWN_KEYS))
+
+
+def _of_env(info: Mapping[str, Any], i: int, left_out: Set[str] = frozenset()) -> dict[str, Any]:
+    """The info of env i in that of a vector, whose entries, also those of nested infos, are arrays [B, ...] with masks."""
     own: dict[str, Any] = {}
     for key, values in info.items():
-        is_of_vector = key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str)
+        is_of_vector = key in left_out or (str(key).startswith('_') and key[1:] in info) or isinstance(values, str)
         given = info.get(f'_{key}')
-        if not is_of_vector and (given is None or given[i]) and hasattr(values, '__len__') and len(values) > i:
+        if is_of_vector or not (given is None or given[i]):
+            continue
+        if isinstance(values, Mapping):
+            own[key] = _of_env(values, i)
+        elif hasattr(values, '__len__') and len(values) > i:
             own[key] = values[i]
-    return numbers_of(own)
+    return own
 
 
 def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | None, np.ndarray]:
     """The values of an entry, [B, ...] f32, and which envs gave it; (None, all false) if there is no such array."""
     none = np.zeros(n_env, dtype=bool)
+    first, _, rest = key.partition('/')
+    if key not in info and rest and isinstance(info.get(first), Mapping):  # a path in nested infos
+        return _array(info[first], rest, n_env)
     try:
         values = np.asarray(info[key], dtype=np.float32)
     except (KeyError, TypeError, ValueError, OverflowError):
