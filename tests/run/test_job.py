@@ -232,3 +232,30 @@ def test_env_that_changes_torchs_default_dtype_changes_nothing(executor: str, dt
     finally:
         torch.set_default_dtype(torch.float32)
     assert not differing(wanted, found)
+
+
+class ThreadsEnv(LimitEnv):
+    """Sets the number of torch's threads, as a package may for itself, when it is made or in each step."""
+
+    def __init__(self, when: str = '') -> None:
+        super().__init__()
+        self.when = when
+        if when == 'made':
+            torch.set_num_threads(3)
+
+    def step(self, action: Any) -> Any:
+        if self.when == 'step':
+            torch.set_num_threads(3)
+        return super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('when', ['made', 'step'])
+def test_env_that_sets_the_number_of_torchs_threads_changes_nothing(when: str, tmp_path: Path) -> None:
+    def run(when: str) -> Any:
+        env = dict(vectorization='sync', kwargs=dict(when=when), check=True)
+        model = dict(hidden_sizes=[256, 256])  # large enough that threads share the work of their first weights
+        return serial_pipeline(job_config(tmp_path, ThreadsEnv, env=env, policy=dict(model=model)))
+
+    wanted = run('').policy.state_dict()
+    assert not differing(wanted, run(when).policy.state_dict())

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Literal, TextIO
 
 from zoo.core.errors import RunError
 
@@ -87,13 +87,26 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # the lowest free number
 
 
+def standard(name: Literal['stdout', 'stderr']) -> TextIO:
+    """A standard stream, for a write right now: the present one, or the first one if that was removed or closed, as by an env."""
+    for stream in (getattr(sys, name), getattr(sys, f'__{name}__')):
+        if stream is not None and not getattr(stream, 'closed', False):
+            return stream
+    return open(os.devnull, 'w')  # noqa: SIM115  # there is nobody to write to
+
+
 def paint(text: str, color: str) -> str:
     """The text in a color, 'red' or 'yellow'; unmodified for another color, without a terminal, or with NO_COLOR.
 
     NO_COLOR is the convention of no-color.org: set to anything but the empty text, it means no colors.
     """
     codes = {'red': 31, 'yellow': 33}
-    if color not in codes or os.environ.get('NO_COLOR') or os.environ.get('TERM') == 'dumb' or not sys.stderr.isatty():
+    if (
+        color not in codes
+        or os.environ.get('NO_COLOR')
+        or os.environ.get('TERM') == 'dumb'
+        or not standard('stderr').isatty()
+    ):
         return text
     return f'\033[{codes[color]}m{text}\033[0m'
 
@@ -114,14 +127,15 @@ def write_line(text: str) -> None:
     Characters that the encoding of stdout lacks are escaped, as Python does on stderr.
     Raises: RunError if the line cannot be written; not if the reader has closed the pipe, as in `zoo list envs | head`.
     """
-    encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'  # an object of the user's may have none
+    stdout = standard('stdout')
+    encoding = getattr(stdout, 'encoding', None) or 'utf-8'  # an object of the user's may have none
     try:
-        sys.stdout.write(visible(f'{text}\n').encode(encoding, 'backslashreplace').decode(encoding))
-        sys.stdout.flush()
+        stdout.write(visible(f'{text}\n').encode(encoding, 'backslashreplace').decode(encoding))
+        stdout.flush()
     except BrokenPipeError:
-        _to_nowhere(sys.stdout)
+        _to_nowhere(stdout)
     except OSError as error:
-        _to_nowhere(sys.stdout)
+        _to_nowhere(stdout)
         raise RunError(
             f'the output cannot be written ({error.strerror}); send it to another file, nothing else is lost'
         ) from error
@@ -129,11 +143,12 @@ def write_line(text: str) -> None:
 
 def say(text: str, mark: str = '') -> None:
     """Writes a line to stderr; an empty text only flushes earlier ones. Args: mark: colored words before the text."""
+    stderr = standard('stderr')
     try:
-        sys.stderr.write(text and f'{mark}{visible(text)}\n')
-        sys.stderr.flush()
+        stderr.write(text and f'{mark}{visible(text)}\n')
+        stderr.flush()
     except OSError:
-        _to_nowhere(sys.stderr)
+        _to_nowhere(stderr)
 
 
 def _to_nowhere(stream: TextIO) -> None:

@@ -108,6 +108,7 @@ def make_parts(
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
     if problem := memory_problem(cfg, example.obs_space):
         raise ConfigError(problem)
+    use_threads(cfg.policy.n_thread or 1)  # code of an env may have set another number, and networks are made with it
     policy = _make_policy(cfg, policy, example, model, eager_only, ranks)
     if policy.compile_env is not None:
         for env in envs:

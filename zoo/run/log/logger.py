@@ -23,6 +23,7 @@ from zoo.config.section import Config
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Timestep
 from zoo.core.errors import place_of, show_error
+from zoo.core.streams import standard
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
@@ -57,8 +58,9 @@ def plain_console(exp_name: str, freq: float) -> Console:
     """A console that prints lines on stderr."""
 
     def draw(text: str) -> None:
-        sys.stderr.write(f'{exp_name}  {text}\n')
-        sys.stderr.flush()
+        stderr = standard('stderr')
+        stderr.write(f'{exp_name}  {text}\n')
+        stderr.flush()
 
     return Console(freq, draw)
 
@@ -121,7 +123,7 @@ def make_console(
     if kind in ('auto', 'live') and in_notebook():
         return notebook_console(exp_name, freq or 0.5)
     if kind == 'auto':
-        kind = 'live' if sys.stderr.isatty() else 'plain'
+        kind = 'live' if standard('stderr').isatty() else 'plain'
     if kind == 'live':
         return LiveConsole(exp_name, max_env_step, freq or 0.5)
     return plain_console(exp_name, freq or 5.0) if kind == 'plain' else None

@@ -23,7 +23,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import shown
 from zoo.core.files import is_in_place, open_without_link, whole_file
 from zoo.core.registry import SINK_REGISTRY, tool
-from zoo.core.streams import visible
+from zoo.core.streams import standard, visible
 from zoo.run.base_config import JobConfig, LoggerConfig
 
 logger = logging.getLogger(__name__)
@@ -237,8 +237,9 @@ class TableSink(Sink):
         left, right = (max(map(len, column)) for column in zip(*rows, strict=True))
         rule = '-' * (left + right + 7)
         lines = [rule, *(f'| {name:<{left}} | {value:>{right}} |' for name, value in rows), rule]
-        sys.stderr.write('\n'.join(lines) + '\n')
-        sys.stderr.flush()
+        stderr = standard('stderr')
+        stderr.write('\n'.join(lines) + '\n')
+        stderr.flush()
 
 
 def _cut_log(path: Path, env_step: int) -> float:

@@ -7,14 +7,13 @@ import itertools
 import logging
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.registry import did_you_mean
-from zoo.core.streams import columns
+from zoo.core.streams import columns, standard
 from zoo.tools.cli.choice import CHOICE, chosen
 from zoo.tools.cli.output import argument, show, watch_calls_of
 
@@ -223,7 +222,7 @@ def run_config(args: argparse.Namespace) -> None:
         for row in rows
     }
     values = {row.key: f'{row.key} = {row.value!r}' for row in rows}
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if standard('stdout').isatty() else None
     texts = key_lines([(values[row.key], row.origin, f'{row.description} ({row.wanted})') for row in rows], width)
     of_key = dict(zip(values, texts, strict=True))
     sections = itertools.groupby(rows, lambda row: row.key.split('.')[: min(2, row.key.count('.'))])

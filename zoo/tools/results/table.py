@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo.core.streams import columns
+from zoo.core.streams import columns, standard
 from zoo.tools.results.read import Run, from_here, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
@@ -86,7 +85,7 @@ def number_text(value: float | None) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Returns runs as lines with aligned columns; for a terminal, only the columns that fit."""
     texts = [HEADS, *map(as_text, rows)]
-    return columns(fit(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
+    return columns(fit(texts, shutil.get_terminal_size().columns) if standard('stdout').isatty() else texts)
 
 
 def fit(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
