@@ -70,7 +70,7 @@ BREAKS = {
     'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict; `return obs, reward'),
     'reward array': (
         lambda o, r, *v: (o, np.ones(2), *v),
-        'the reward is array([1., 1.]) (ndarray), wanted a number; `return obs, reward',
+        'the reward is array([1., 1.]) (ndarray), wanted a number; set env.reward_weights=[1.0, 1.0]',
     ),
     'reward list': (lambda o, r, *v: (o, [1.0], *v), 'the reward is [1.0] (list), wanted a number'),
     'truncated array': (

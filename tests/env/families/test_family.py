@@ -32,6 +32,7 @@ from zoo.env.errors import RAW, RAW_END, RAW_REWARD
 from zoo.env.families.family import ActionCheck, import_extra
 from zoo.env.inspection.family import random_actions
 from zoo.env.make import env_name, find_env
+from zoo.env.make_vector import constructor_seeds
 from zoo.env.workers import WorkerVectorEnv
 
 
@@ -84,7 +85,8 @@ ACTION = torch.zeros(2, dtype=torch.int64)
 def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
     env = make_vector_env(config(max_episode_steps=9, kwargs={'limit': 4}), 2, training=True)
     inner: Any = env.env
-    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False) and inner.limit == 4
+    seed = constructor_seeds(0, training=True, first=0, n_env=1)[0]
+    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False, seed) and inner.limit == 4
     assert not make_vector_env(config(), 3).env.request.training  # type: ignore[attr-defined]
 
 

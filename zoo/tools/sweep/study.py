@@ -362,11 +362,13 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
 
 def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
     """Yields sentences about the differences of two identities. Args: defaulted: see `Plan`."""
+    if kept is None and isinstance(wanted, dict):  # a section that older sweeps did not have
+        kept = {}
     if isinstance(kept, dict) and isinstance(wanted, dict):
         for key in {**kept, **wanted}:
             where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
             if key in kept or path == 'spaces' or where not in defaulted:
                 yield from _differences(kept.get(key), wanted.get(key), defaulted, where)
-    elif kept != wanted and not (kept is None and wanted in ([], {})):  # a key that older sweeps did not have
+    elif kept != wanted and not (kept is None and wanted == []):  # a key that older sweeps did not have
         there, here = ('nothing' if x is None else x for x in (kept, wanted))
         yield f'it has {path}={there}, and this one {here}'
