@@ -33,9 +33,7 @@ class Centering(UpdateOption):
         self.mean = self.mean.to(policy.device)
         policy.samples.scaled_reward = self.centered
 
-    def centered(
-        self, data, weight
-    ):  # rewards [T, B] of a rollout; weights, of mean 1 over all ranks, or None: all count
+    def centered(self, data, weight):  # rewards [T, B] of a rollout; weights of mean 1 over all ranks, or None
         reward = data['reward']
         self.n_rollout += 1
         share = max(self.rate, 1 / self.n_rollout)

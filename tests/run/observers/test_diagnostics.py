@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from zoo import serial_pipeline
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from zoo.run.config import resolve_config
 from zoo.run.observers.diagnostics import (
     CLIP_RATIO,
+    LEARNED_REWARD,
     LONG,
     RULES,
     SHORT,
@@ -108,6 +111,23 @@ def test_large_returns_of_long_episodes_are_small_where_a_discount_ends_them() -
     assert said('returns_large', facts._replace(horizon=100.0), line, 10_000, SHORT)
 
 
+def test_a_clipped_critic_is_compared_with_the_returns_that_it_learns() -> None:
+    """Qbert: raw returns of 150 in 200 steps, whose signs are .05 a step: .05 * 100 = 5 within the horizon of .99."""
+    facts = FACTS._replace(value_range=0.1, horizon=100.0)
+    line = {'collect/return_mean': 150.0, 'collect/episode_len_mean': 200.0}
+    assert '75' in said('returns_beyond_clip', facts, line, 3072, 1)[0]  # half of 150 lies within the horizon
+    assert ' 5 ' in said('returns_beyond_clip', facts, {**line, LEARNED_REWARD: 0.05}, 3072, 1)[0]
+    assert not said('returns_beyond_clip', facts, {**line, LEARNED_REWARD: 0.0005}, 3072, 1)
+
+
+def test_a_clipped_critic_that_gets_there_within_a_twentieth_of_the_run_is_no_trouble() -> None:
+    """From 0 to 5 in steps of .1 are 50 updates: more than a twentieth of 999, not of 1001."""
+    facts = FACTS._replace(value_range=0.1)
+    line = {'collect/return_mean': 5.0}
+    assert said('returns_beyond_clip', facts._replace(n_move=999.0), line, 3072, 1)
+    assert not said('returns_beyond_clip', facts._replace(n_move=1001.0), line, 3072, 1)
+
+
 def test_a_small_value_loss_does_not_dominate_a_policy_loss_of_zero() -> None:
     line = {'learn/value_weight': 1.0, 'learn/policy_loss': 0.0, 'learn/value_loss': 0.99}
     assert not said('value_dominates', FACTS, line, 10_000, SHORT)
@@ -144,7 +164,7 @@ UNSCALED = dict(value_norm=False, reward_norm=False)
 @pytest.mark.parametrize(
     ('learn', 'model', 'want'),
     [
-        (dict(value_loss='clip', **UNSCALED), None, FOUND._replace(value_range=0.2)),
+        (dict(value_loss='clip', **UNSCALED), None, FOUND._replace(value_range=0.2, n_move=16.0)),
         (dict(value_norm=True), None, FOUND._replace(scales_returns=True)),
         (
             dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
@@ -194,3 +214,19 @@ def test_pendulum_ppo_of_readme_does_not_warn_of_itself(
     with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
         serial_pipeline('pendulum_ppo', seed=1, max_env_step=12_288, overrides=[*quiet, *overrides])  # 3 rollouts
     assert [('reward_norm=true' in record.getMessage()) for record in caplog.records] == [True] * n
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'return_', 'length', 'reward'),
+    [('pong_ppo', -21.0, 800.0, -0.026), ('breakout_ppo', 1.1, 180.0, 0.006), ('qbert_ppo', 150.0, 200.0, 0.05)],
+)
+def test_bundled_atari_configs_do_not_warn_of_themselves(
+    name: str, return_: float, length: float, reward: float
+) -> None:
+    """Returns, lengths and signs of rewards of a random policy."""
+    cfg = resolve_config(name)
+    images = Box(np.zeros((4, 84, 84)), np.full((4, 84, 84), 255.0), 'uint8')
+    policy = POLICY_REGISTRY.get(cfg.policy.type)(cfg.policy, images, Discrete(6))
+    line = {'collect/return_mean': return_, 'collect/episode_len_mean': length, LEARNED_REWARD: reward}
+    assert not dict(signs(facts_of(cfg, policy), line, 3072))

@@ -28,6 +28,7 @@ from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
 from zoo.run.observers.base import Observer, RunView
+from zoo.run.observers.diagnostics import LEARNED_REWARD
 from zoo.worker.evaluator import Evaluation
 
 
@@ -348,8 +349,17 @@ class Report(Observer):
         self._metrics |= metrics
         env_step = job.env_step
         if env_step - self._write_step >= job.cfg.logger.freq:
-            self._look(env_step, self._logger.write(env_step, self._row()))
+            self._write_line(env_step)
             self._write_step, self._metrics = env_step, {}
+
+    def _write_line(self, env_step: int) -> None:
+        """Writes a line of training metrics, and shows it to the diagnostics with the mean reward that is learned from."""
+        line = self._logger.write(env_step, self._row())
+        steps = self._job.collector.block.steps
+        if steps.raw_reward is not None:  # the env gives the policy another reward than that of the log
+            learned = reward_metrics(steps._replace(raw_reward=None)).get('reward_mean', math.nan)
+            line = {**line, LEARNED_REWARD: float(learned)}
+        self._look(env_step, line)
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         self._logger.write(job.env_step, {f'eval/{name}': value for name, value in evaluation.metrics().items()})

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 VALUE_RATIO = 100.0  # of the value term of the loss to the policy term, on a trunk that both train
 VALUE_FLOOR = 1.0  # a smaller value term moves the trunk little, also if the policy term is 0
 CLIP_RATIO = 10.0  # of the returns to the range of a value loss that clips
+SLOW_SHARE = 0.05  # of the updates of a run, in which a clipped value may move from 0 to the returns
 RETURN_LIMIT = 1000.0  # |return| that a critic without normalisation is slow to reach
 DISCOUNTED_LIMIT = 500.0  # the same of the discounted return, which is what a critic learns
 ENTROPY_SHARE = 0.01  # of the entropy of uniform actions
@@ -23,6 +24,8 @@ KL_LIMIT = 1.0  # nats, the mean over an update
 OUTSIDE_LIMIT = 0.1  # share of returns outside of a histogram of them
 EPISODE_STEPS = 10_000  # env steps of each env
 SHORT, LONG = 5, 20  # lines in a row
+LEARNED_REWARD = 'reward_mean that is learned from'
+"""Mean reward of a step as the policy gets it, where the env gives it another one than it logs (e.g. its sign)."""
 
 
 class RunFacts(NamedTuple):
@@ -30,7 +33,8 @@ class RunFacts(NamedTuple):
 
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
-    nats; None for actions that are real numbers. horizon: 1 / (1 - gamma), env steps.
+    nats; None for actions that are real numbers. horizon: 1 / (1 - gamma), env steps. n_move: updates of the run, each of which
+    lets values move by value_range; None: values beyond it are not followed at all.
     """
 
     max_env_step: int
@@ -40,6 +44,7 @@ class RunFacts(NamedTuple):
     scales_returns: bool
     max_entropy: float | None
     horizon: float = math.inf
+    n_move: float | None = None
 
 
 class Diagnostics:
@@ -66,15 +71,34 @@ def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:
     learn = cfg.policy.learn
     scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
     objective, model = getattr(policy, 'objective', None), getattr(policy, '_model', None)
+    value_loss = getattr(objective, 'value_loss', None)
+    n_sample = cfg.policy.collect.get('n_sample')
+    n_move = None
+    if getattr(value_loss, 'name', '') == 'clip' and n_sample:
+        n_move = cfg.max_env_step / n_sample
     return RunFacts(
         cfg.max_env_step,
         cfg.env.collector_env_num,
         bool(getattr(model, 'joint', getattr(model, 'one_trunk', False))),
-        None if objective is None else _value_range(objective.value_loss, learn),
+        None if objective is None else _value_range(value_loss, learn),
         scales or getattr(objective, 'n_value', 1) > 1,  # another rule checks the returns outside of the range
         max_entropy(policy.action_space),
         1 / max(1 - cfg.policy.collect.get('discount_factor', 1.0), 1e-9),
+        n_move,
     )
+
+
+def critic_scale(facts: RunFacts, line: Mapping[str, float]) -> float:
+    """Size of the discounted returns that the critic learns, about; NaN if no episode has ended.
+
+    A return counts by the share of its episode that lies within the horizon. If the env changes rewards for training, e.g. to
+    their sign, these count, not the rewards of the log.
+    """
+    length = line.get('collect/episode_len_mean', 1.0)
+    size = abs(_number(line, 'collect/return_mean'))
+    if LEARNED_REWARD in line:
+        size = abs(line[LEARNED_REWARD]) * length
+    return size * min(facts.horizon / length, 1.0)
 
 
 def max_entropy(space: Space) -> float | None:
@@ -164,16 +188,20 @@ def _critic_signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> 
             'critic decides what the trunk that both share learns. Set policy.learn.value_norm=true, lower '
             'policy.learn.value_weight, or give the critic a network of its own',
         )
-    size, limit = abs(_number(line, 'collect/return_mean')), facts.value_range
-    if not facts.scales_returns and limit is not None and size >= CLIP_RATIO * limit:
+    size = abs(_number(line, 'collect/return_mean'))
+    scale = critic_scale(facts, line)
+    limit = facts.value_range
+    least = math.inf  # size of returns that is worth a warning
+    if limit is not None:
+        least = limit * max(CLIP_RATIO, SLOW_SHARE * (facts.n_move or 0.0))
+    if not facts.scales_returns and scale >= least:
         yield (
             'returns_beyond_clip',
-            f'returns are about {size:.4g} at env step {env_step}, but the value loss follows errors up to {limit:.3g} only: '
+            f'the critic learns returns of about {scale:.4g} at env step {env_step}, but the value loss follows errors up to {limit:.3g} only: '
             'the critic gets there slowly, or never. Set policy.learn.value_norm=true, raise the range of '
             'policy.learn.value_loss, or use mse',
         )
-    share = min(facts.horizon / line.get('collect/episode_len_mean', 1.0), 1.0)  # of an episode, within the horizon
-    if not facts.scales_returns and size > RETURN_LIMIT and size * share > DISCOUNTED_LIMIT:
+    if not facts.scales_returns and size > RETURN_LIMIT and scale > DISCOUNTED_LIMIT:
         yield (
             'returns_large',
             f'returns are about {size:.4g} at env step {env_step} and nothing scales them: a critic that starts near 0 takes '
