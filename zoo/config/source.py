@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -184,7 +185,14 @@ class SourceOnlyLoader(SourceFileLoader):
     """Always compiles the text of a file: cached bytecode may be other code than the user read before trusting the file."""
 
     def get_code(self, fullname: str) -> Any:
-        return self.source_to_code(self.get_data(self.path), self.path)
+        text = self.get_data(self.path)
+        _digests[os.path.realpath(self.path)] = hashlib.sha256(text).hexdigest()
+        return self.source_to_code(text, self.path)
+
+
+def digest_that_ran(path: str) -> str | None:
+    """The SHA-256 of the text of a .py file that was run last in this process; None if none was run."""
+    return _digests.get(os.path.realpath(path))
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -222,6 +230,7 @@ def _failed(name: str, error: BaseException, file: str = '') -> str:
     return f'{name} failed{at} with {what}; correct it there, --debug shows the traceback.'
 
 
+_digests: dict[str, str] = {}  # of the text of each .py file that was run in this process
 _ran: dict[Path, int] = {}  # .py files run in this process -> time of their last change
 
 

@@ -56,6 +56,14 @@ def read_small(path: Path, most: int = 1 << 24) -> bytes:
     return content
 
 
+def is_private(path: Path) -> bool:
+    """Whether a file or folder is of this user and not writable for everybody. Raises: OSError."""
+    if not hasattr(os, 'getuid'):  # Windows
+        return True
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
+
+
 def user_file(kind: Literal['cache', 'state'], name: str) -> Path:
     """The path of a file in the user's folder for zoo's cache or state, by XDG's rules. Raises: OSError if it is relative."""
     usual = {'cache': '~/.cache', 'state': '~/.local/state'}[kind]

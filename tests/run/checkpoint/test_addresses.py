@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -22,6 +23,7 @@ from tests.run.crafted import with_value
 from zoo import serial_pipeline
 from zoo.config.components import options_of
 from zoo.config.section import fields_of, is_section, sections_of
+from zoo.config.user_code import load_code
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
@@ -202,7 +204,7 @@ TEXTS = {
     'name of a folder, which a file cannot choose: see root_of': r'exp_name|logger\.root',
     'path that a run which continues does not read': r'init_from',
     'names and patterns of entries': r'init_from_keys|policy\.learn\.freeze|policy\.model\.(actor|critic)_obs|'
-    r'env\.info_columns|logger\.info_(step_)?keys',
+    r'env\.(info_columns|drop_obs|ends\.(bootstrap_if|terminal_if))|logger\.info_(step_)?keys',
     'options of an env, in which names of code are found': r'env\.(game|kwargs|schedule)',
     'keys of the section env, each of its class': r'policy\.eval\.(env|sets)',
     'name of a device': r'policy\.device',
@@ -360,6 +362,30 @@ def test_what_is_kept_is_no_part_of_a_run_and_damage_means_consent(run: Path, tm
         kept.write_bytes(damaged)
         with pytest.raises(UserError, match='only with your consent'):
             _env_of(run)
+
+
+@pytest.mark.parametrize('what', ['trained_on.json', '.'])
+def test_memory_that_everybody_may_write_is_not_believed(what: str, run: Path, tmp_path: Path) -> None:
+    kept = (tmp_path / 'state' / 'zoo' / what).resolve()
+    mode = kept.stat().st_mode
+    kept.chmod(mode | 0o002)
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(run)
+    kept.chmod(mode)
+    assert _env_of(run)
+
+
+def test_text_that_ran_is_remembered_and_not_one_that_replaced_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
+    path = tmp_path / 'replaced_coin.py'
+    path.write_text(ENV)
+    load_code(f'{path}:Coin', 'env.id')  # it runs
+    path.write_text(f'{ENV}\n# of somebody else\n')
+    consent.give_names({'env': {'id': f'{path}:Coin'}}, remembers_env=True)
+    kept = json.loads((tmp_path / 'state' / 'zoo' / 'trained_on.json').read_text())
+    assert kept == {f'{path}:Coin': hashlib.sha256(ENV.encode()).hexdigest()}
 
 
 def test_only_training_of_ones_own_config_is_remembered(run: Path, tmp_path: Path) -> None:

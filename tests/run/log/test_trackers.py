@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import job_config
-from zoo.config.section import Config
+from zoo.config.section import Config, ConfigError
 from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
+from zoo.run.log.trackers import MlflowConfig, MlflowSink
 
 pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
 
@@ -145,3 +146,17 @@ def test_names_that_are_no_path_below_a_folder_are_made_such(store: Path) -> Non
         log.write(1, dict.fromkeys(names, 1.0))
     _, (run,) = runs_of(store, 'exp')
     assert {*run.data.metrics} == {'wall_s', *names.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['uri', 'environment'])
+def test_place_that_mlflow_never_takes_is_refused_before_the_run(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip('mlflow')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv('MLFLOW_ALLOW_FILE_STORE', raising=False)
+    if how == 'environment':
+        monkeypatch.setenv('MLFLOW_TRACKING_URI', './mlr')
+    with pytest.raises(ConfigError, match=r"logger.sinks: MLflow does not take '.*mlr'.*MLFLOW_ALLOW_FILE_STORE=true"):
+        MlflowSink(MlflowConfig(uri='file:./mlr' if how == 'uri' else None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import logging
 import math
 import os
 import re
@@ -18,11 +19,11 @@ from typing import Any
 import gymnasium
 
 from zoo.config.section import ConfigError, ConfigLike, value_at
-from zoo.config.source import split_override
+from zoo.config.source import digest_that_ran, split_override
 from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
-from zoo.core.files import current_folder, keep_user_file, read_small, user_file
+from zoo.core.files import current_folder, is_private, keep_user_file, read_small, user_file
 from zoo.core.processes import machine_memory, memory_words
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
@@ -128,6 +129,7 @@ A key of the config that is neither here nor in CODE_PATH is plain data: it load
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that are installed wherever zoo is
 MEMORY = 'trained_on.json'
+logger = logging.getLogger(__name__)
 given: set[str | tuple[str, Any]] = set()
 given_elsewhere: set[str] = set()  # names that a config has given to another key than env.id
 given_imports: list[str] = []  # modules and files that `give_imports` was given
@@ -142,7 +144,8 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     given_elsewhere.update(name for path, name in _names(storable(config)) if path != 'env.id')
     given.update(_addresses(storable(config)))
     if remembers_env and is_in_file(name := str(value_at(config, 'env.id'))):
-        kept, entry = _remembered(), _hash_of(name)
+        # of the text that ran: the file may have been replaced since
+        kept, entry = _remembered(), digest_that_ran(split_name(name)[0]) or _hash_of(name)
         if entry is not None and kept.get(name) != entry:
             keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
 
@@ -153,9 +156,16 @@ def give_imports(words: Sequence[str]) -> None:
 
 
 def _remembered() -> dict[str, Any]:
-    """The remembered hashes of files, by the names of the envs in them; empty if the memory file cannot be read."""
+    """The remembered hashes of files, by the names of the envs in them; empty if the memory file cannot be read.
+
+    A file that another user owns or may write is not believed: it would give consent in this user's place.
+    """
     with suppress(OSError, TypeError, ValueError, RecursionError):
-        return dict(json.loads(read_small(user_file('state', MEMORY))))
+        path = user_file('state', MEMORY)
+        found = dict(json.loads(read_small(path)))
+        if all(is_private(each) for each in (path, path.parent)):
+            return found
+        logger.warning('%s may be written by another user, and is not read: it remembers consent', path)
     return {}
 
 

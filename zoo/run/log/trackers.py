@@ -144,7 +144,9 @@ class WandbSink(Tracker):
 RETRY_S, CLOSE_S = 30.0, 60.0
 """Seconds from a failure to the next try; seconds that the end of a run waits for what is not written yet."""
 MAX_WAITING = 10_000  # lines that are kept for a server that does not answer
-N_PARAM, N_TEXT = 100, 500  # parameters of one request, characters of one: limits of MLflow's API
+N_PARAM, N_TEXT = 100, 6_000  # parameters of one request, characters of one: limits of MLflow's API
+
+REACHED = 'http', 'https', 'databricks', 'sqlite', 'mysql', 'postgresql', 'mssql'  # schemes of databases and servers
 
 
 class MlflowConfig(Section):
@@ -175,10 +177,27 @@ class MlflowSink(Tracker):
         os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')  # reports to MLflow's makers are on by default
         self._client_class = library('mlflow.tracking', 'MlflowClient', 'mlflow').MlflowClient
         self._entities = library('mlflow.entities', 'Metric', 'mlflow')
+        self._refuse_for_good()
         self._lines: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._waiting: list[list[Any]] = []  # lines of the log, each as MLflow's metrics
         self._client: Any = None
         self._run_id, self._has_warned, self._retry_at = '', False, 0.0
+
+    def _refuse_for_good(self) -> None:
+        """Raises: ConfigError if MLflow takes no such place at all, as newer versions refuse folders: it would never be written."""
+        uri = self._uri() or os.environ.get('MLFLOW_TRACKING_URI')
+        if not uri or uri.partition(':')[0].partition('+')[0] in REACHED:
+            return  # a database or server that fails now may answer later
+        try:
+            self._client_class(tracking_uri=uri)
+        except Exception as error:
+            if getattr(error, 'error_code', None) != 'INVALID_PARAMETER_VALUE':
+                raise
+            said = without_passwords(' '.join(str(error).split()))
+            raise ConfigError(f'logger.sinks: MLflow does not take {without_passwords(uri)!r}: {said}') from error
+
+    def _uri(self) -> str | None:
+        return self._cfg.uri and self._cfg.uri.replace(HIDDEN, '')  # in a resume the config has no password
 
     def open(self, cfg: JobConfig, run_dir: Path) -> None:
         super().open(cfg, run_dir)
@@ -211,13 +230,12 @@ class MlflowSink(Tracker):
             self._has_warned = False
         except Exception as error:  # a tracker that fails does not stop the run
             if not self._has_warned:
-                what = without_passwords(' '.join(str(error).split()))[:300]
+                what = without_passwords(' '.join(str(error).split()))[:2_000]
                 logger.warning('MLflow cannot be written (%s: %s); training continues', type(error).__name__, what)
             self._has_warned, self._retry_at = True, time.monotonic() + RETRY_S
 
     def _begin(self) -> None:
-        uri = self._cfg.uri and self._cfg.uri.replace(HIDDEN, '')  # in a resume the config has no password
-        client = self._client_class(tracking_uri=uri)
+        client = self._client_class(tracking_uri=self._uri())
         known = self.remembered_id()
         self._run_id = self._continued(client, known) if known else ''
         if not self._run_id:
