@@ -43,6 +43,19 @@ def test_trials_of_equal_value_are_sorted_by_return_then_by_area_and_the_rest_ti
     assert n_tied(best_first[1:], minimises=True) == 2
 
 
+def test_trials_are_not_told_apart_by_an_area_that_only_some_of_them_have() -> None:
+    # the runs of an older zoo have no area: one that has it is no better for that
+    rows = [
+        row(0, 'complete', 67.0, [run(67.0, None, 1.0)]),
+        row(1, 'pruned', None, [run(60.0, None, 1.0)]),
+        row(2, 'complete', 67.0, [run(67.0, None, 1.0) | {'auc': 51.0}]),
+        row(3, 'complete', 67.0, [run(70.0, None, 1.0)]),
+    ]
+    best_first = ranked(rows, minimises=False)
+    assert [r.number for r in best_first] == [3, 0, 2, 1] and n_tied(best_first, minimises=False) == 1
+    assert n_tied(best_first[1:], minimises=False) == 2
+
+
 def test_trials_that_tie_with_the_best_are_counted_with_what_tells_them_apart(tmp_path: Path) -> None:
     plan = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)'])
     rows = [row(i, 'complete', 256.0, [run(20.0, 256, 1.0)]) for i in range(2)] + [row(2, 'pruned')]

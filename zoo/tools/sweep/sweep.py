@@ -410,27 +410,34 @@ def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
 
 
 def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
-    """Sorts trials: complete ones by `merit`, then the others by kind and number."""
+    """Sorts trials: complete ones by `merits`, then the others by kind; those that are equal by number."""
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
-    return sorted(rows, key=lambda row: (kinds.index(row.state), merit(row, minimises), row.number))
+    merit_of = {row.number: merit for row, merit in zip(rows, merits(rows, minimises), strict=True)}
+    return sorted(rows, key=lambda row: (kinds.index(row.state), merit_of[row.number], row.number))
 
 
-def merit(row: TrialRow, minimises: bool) -> tuple[float, float, float]:
-    """Returns what trials are sorted by, better ones lower: the value; where it is equal, the return, then the area.
+def merits(rows: Sequence[TrialRow], minimises: bool) -> list[tuple[float, float, float]]:
+    """Returns what each trial is sorted by, better ones lower: the value; where it is equal, the return, then the area.
 
     Return and area are means over the runs of the trial: of the highest mean return of an evaluation, and of the area under
-    the curve, 0 for the runs of an older zoo, which did not write it.
+    the curve. An older zoo did not write the area: where a run of a complete trial lacks it, it tells no trials apart.
     """
-    value = 0.0 if row.value is None else row.value
-    return_ = _mean_of([run['best_return'] for run in row.runs])
-    area = _mean_of([run.get('auc') or 0.0 for run in row.runs])
-    return (value if minimises else -value), -return_, -area
+    complete_runs = [run for row in rows if row.state == 'complete' for run in row.runs]
+    has_areas = all(run.get('auc') is not None for run in complete_runs)
+    found = []
+    for row in rows:
+        value = 0.0 if row.value is None else row.value
+        return_ = _mean_of([run['best_return'] for run in row.runs])
+        area = _mean_of([run.get('auc') or 0.0 for run in row.runs]) if has_areas else 0.0
+        found.append((value if minimises else -value, -return_, -area))
+    return found
 
 
 def n_tied(rows: Sequence[TrialRow], minimises: bool) -> int:
     """Returns the number of complete trials that are as good as the first one. Args: rows: from `ranked`, one or more."""
-    best = merit(rows[0], minimises)
-    return sum(row.state == 'complete' and merit(row, minimises) == best for row in rows)
+    complete = [row for row in rows if row.state == 'complete']
+    found = merits(complete, minimises)
+    return found.count(found[0]) if found else 0
 
 
 def _solved(row: TrialRow) -> str:
