@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -63,6 +64,25 @@ def test_load_yaml_that_is_no_config_or_that_python_cannot_hold_says_why(tmp_pat
     problem = refused(path)
     assert problem.startswith(f'{path} ') or 'the config ' in said
     assert said in problem and '\n' not in problem and len(problem) < 500
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        (b'seed: 1\nenv: {id: x}\nseed: 2\n', "key 'seed' appears twice in line 3;"),
+        (b'a: 1\n\n\tb: 2\n', r"character '\\t' that cannot start any token in line 3 "),
+        (b'a: 1\nb: [1\nc: 2\n', r"got ':' in line 3 \(while parsing a flow sequence that begins in line 2\);"),
+        (b'a: 1\nb: !!int x\n', "'x' cannot be read as int in line 2;"),
+        (b'a: 1\nb: \xff\n', 'byte 0xff in line 2 is not UTF-8;'),
+        (b'a: \x00', r'character U\+0000 is not allowed \(it is number 4 of the text\);'),
+    ],
+)
+def test_error_in_a_yaml_file_names_the_file_and_the_line(tmp_path, text, said):
+    path = tmp_path / 'a.yaml'
+    path.write_bytes(text)
+    problem = refused(path)
+    assert problem.startswith(f'{path} is not valid YAML: ') and '<unicode string>' not in problem
+    assert re.search(said, problem), problem
 
 
 def test_load_yaml_with_some_aliases_copies_what_they_name(tmp_path):

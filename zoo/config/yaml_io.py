@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,14 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if doubled := [key for key, n in Counter(keys).items() if n > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} appears twice', node.start_mark)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f'key {key.value!r} appears twice', key.start_mark
+                    )
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
     _depth = 0
@@ -83,12 +87,28 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
+def yaml_problem(error: Exception) -> str:
+    """The error of a YAML text in a sentence that names its line, counted from 1: 'key 'a' appears twice in line 3'."""
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object[: error.start].count(b'\n') + 1
+        return f'byte 0x{error.object[error.start]:02x} in line {line} is not UTF-8'
+    if isinstance(error, yaml.reader.ReaderError):
+        return f'character U+{error.character:04X} is not allowed (it is number {error.position + 1} of the text)'
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return ' '.join(str(error).split())
+    line, begin = error.problem_mark.line + 1, error.context_mark
+    context = f' ({error.context}' if error.context else ''
+    if context:
+        context += f' that begins in line {begin.line + 1})' if begin is not None and begin.line + 1 != line else ')'
+    return ' '.join(f'{error.problem} in line {line}{context}'.split())
+
+
 def config_of_yaml(path: Path) -> dict[str, Any]:
     """Reads the config of a YAML file. Raises: ConfigError."""
     try:
         data = parse_yaml(read_small(path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
+        raise ConfigError(f'{path} is not valid YAML: {yaml_problem(error)}; correct it there.') from error
     except OSError as error:
         raise ConfigError(f'{path} cannot be read ({error.strerror}); check the file.') from error
     if data is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from zoo.config.section import ConfigError
+from zoo.config.yaml_io import yaml_problem
 
 
 class Name(str):
@@ -75,9 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding='utf-8'))
     except (yaml.YAMLError, ValueError, OSError, KeyError, RecursionError) as error:  # the last two: odd tags, nesting
-        raise ConfigError(
-            f'{path} cannot be read as YAML: {" ".join(str(error).split())}; correct it there.'
-        ) from error
+        raise ConfigError(f'{path} cannot be read as YAML: {yaml_problem(error)}; correct it there.') from error
     if data is None or data == {}:
         raise ConfigError(f'{path} is empty; give a file with the keys of a config.')
     if not isinstance(data, dict):
