@@ -301,7 +301,7 @@ def test_run_continues_in_the_folder_that_is_named_and_says_what_changed(
     second = serial_pipeline(changed, run_dir=str(place))
     assert (second.run_dir, second.env_step) == (place, 256)
     assert f'{place} is there: the run continues from step_000000128.safetensors' in caplog.text
-    assert 'max_env_step 128 -> 256, policy.eval.stop_value None -> 99.0' in caplog.text
+    assert 'max_env_step 128 -> 256, policy.eval.stop_value null -> 99.0' in caplog.text
     assert [row['env_step'] for row in rows(place) if 'learn/train_iter' in row] == [64, 128, 192, 256]
 
 
@@ -364,7 +364,10 @@ def test_folder_that_cannot_be_that_of_a_run_is_refused_in_a_sentence(tmp_path: 
 @pytest.mark.parametrize(
     ('override', 'said'),
     [
-        ('env.kwargs.action=box', "action_space.*'n': 2.*but the env has.*'box'"),
+        (
+            'env.kwargs.action=box',
+            r"actions Discrete\(2\) but env '.*' has Box \(\d+,\) float32 in -1 \.\. 1; resume with the env",
+        ),
         ('env.id=CartPole-v1', 'resume with the env that it was trained on'),
         ('policy.model.hidden_sizes=[9]', 'does not fit'),
     ],

@@ -36,8 +36,18 @@ def test_resume_says_which_values_differ_once(tmp_path: Path, caplog: pytest.Log
     assert rate.startswith('policy.learn.learning_rate continues at 0.0005 (was 0): its schedule is as long as the run')
     assert message == (
         'changed since it was saved: max_env_step 256 -> 512, '
-        "env.kwargs {'limit': 5} -> {'limit': 7}, env.collector_env_num 4 -> 8, policy.learn.entropy_weight 0.0 -> 0.5"
+        'env.kwargs {limit: 5} -> {limit: 7}, env.collector_env_num 4 -> 8, policy.learn.entropy_weight 0.0 -> 0.5'
     )
+
+
+def test_resume_shows_changed_values_whole_and_as_they_are_typed(
+    finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rate = '{start: 0.00123456789, end: 0.000123456789, over: 100000}'
+    keys = f'[{", ".join(f"key_{n}" for n in range(10, 30))}]'  # 140 characters
+    overrides = [f'policy.learn.learning_rate={rate}', f'logger.info_keys={keys}']
+    message = next(text for text in resumed(caplog, finished, *overrides) if text.startswith('changed'))
+    assert f' -> {rate}, ' in f'{message}, ' and f' -> {keys}, ' in f'{message}, '
 
 
 @pytest.mark.parametrize(

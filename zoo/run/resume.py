@@ -10,10 +10,11 @@ from typing import Any
 
 from zoo.config.schedule import is_signed_schedule, schedule_value
 from zoo.config.section import join_path, plain
-from zoo.config.yaml_io import storable
+from zoo.config.yaml_io import storable, value_text
 from zoo.core.errors import RunError, UserError, place_of
 from zoo.core.processes import GivenUp, Interrupted
 from zoo.core.ranks import ALONE, Ranks
+from zoo.core.spaces import Space, space_words
 from zoo.env.errors import EnvError
 from zoo.policy.modes import MODES
 from zoo.rl_utils.optimizer import NonFiniteGradientError
@@ -40,6 +41,7 @@ from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.result import ResultFile
 from zoo.worker.evaluator import Evaluation
 
+MAX_VALUE = 300  # characters of a changed value in the log: whole schedules and lists of layers
 logger = logging.getLogger(__name__)
 
 
@@ -88,13 +90,14 @@ def restore(
     Args: load_stop: takes the state of the stop rules.
     """
     run = saved_run(of_rank(checkpoint, ranks, parts.n_rank))
-    for name in ('obs_space', 'action_space'):
+    for name, what in (('obs_space', 'observations'), ('action_space', 'actions')):
         was, now = getattr(run, name), getattr(parts.envs[0], name)
         if was != now:
             raise CheckpointError(
                 run.path,
-                f'is of a run with {name} {was.to_json()} but the env has {now.to_json()}; resume with the env that it '
-                'was trained on',
+                f'is of a run with {what} {_space_text(was)} but env {parts.envs[0].name!r} has {_space_text(now)}'
+                f'{"" if space_words(was) != space_words(now) else " with some other bounds or first values"}; '
+                'resume with the env that it was trained on',
             )
     was, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
     if was != now:
@@ -115,6 +118,10 @@ def restore(
     return Progress(counter.eval_step, counter.env_step, best, last, counter.wall_s, n_sample)
 
 
+def _space_text(space: Space) -> str:
+    return shown(space_words(space), 400)
+
+
 def changes(cfg: JobConfig, run: SavedRun) -> str:
     """The values that a resume changes, 'key old -> new, ...', at most 10; '' if there are none.
 
@@ -132,7 +139,7 @@ def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
         for key in (key for key in now if key in was):
             yield from _differences(was[key], now[key], join_path(path, key))
     elif was != now:
-        yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
+        yield f'{path} {shown(value_text(was), MAX_VALUE)} -> {shown(value_text(now), MAX_VALUE)}'
 
 
 def stretched(cfg: JobConfig, run: SavedRun, env_step: int) -> Iterator[str]:

@@ -61,6 +61,7 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
         ('zoo eval run --stoch', '--stochastic'),
         ('zoo eval pend', 'pendulum'),
         ('zoo compare la', 'last'),
+        ('zoo train --resume pend', 'pendulum'),
         ('zoo init --kind po', 'policy'),
     ],
 )

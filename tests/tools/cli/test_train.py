@@ -124,6 +124,15 @@ def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(in_tm
     assert steps == sorted(steps)  # one history
 
 
+def test_resume_takes_the_words_by_which_eval_names_a_run(in_tmp: Path, zoo: Zoo) -> None:
+    first = trained(zoo, 'cartpole_ppo --run runs/cartpole_ppo/mine')
+    for n, word in enumerate(('last', 'cartpole_ppo', 'runs', 'runs/cartpole_ppo/mine'), start=1):
+        longer = zoo(f'train --resume {word} --steps {2_048 + 1_024 * n} logger.console=off --json').data
+        assert Path(longer['run_dir']).resolve() == in_tmp / 'runs' / 'cartpole_ppo' / 'mine'
+        assert longer['env_step'] > first['env_step']
+        first = longer
+
+
 def test_run_of_other_settings_is_refused_and_resume_may_change_them(in_tmp: Path, zoo: Zoo) -> None:
     first = trained(zoo, 'cartpole_ppo --run mine')
     before = {file: file.read_bytes() for file in Path('mine').rglob('*') if file.is_file()}

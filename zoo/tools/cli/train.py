@@ -21,7 +21,9 @@ logger = logging.getLogger('zoo')
 ARGUMENTS = {
     'train': (
         *CHOICE,
-        argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue'),
+        argument(
+            '--resume', metavar='RUN', help='a run folder or checkpoint file to continue; last, or a name in runs/'
+        ),
         argument(
             '--run',
             '--run-dir',
@@ -65,12 +67,13 @@ def run_train(args: argparse.Namespace) -> int:
         logger.info('%s', hint)
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint.consent import consent_words
+    from zoo.tools.results.read import one_run
     from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
     result = serial_pipeline(
         config,
-        resume=args.resume,
+        resume=None if args.resume is None else one_run(args.resume),
         overrides=args.overrides,
         profile=args.profile,
         trust=args.trust or args.imports,
