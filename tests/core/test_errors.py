@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import zoo
 from zoo.core.errors import (
     UserError,
     around,
@@ -71,6 +75,34 @@ def test_package_that_is_not_there_is_named_with_its_extra(module: str, monkeypa
         need(module, 'plot', 'zoo plot')
     words = f"zoo plot needs {module}, which is not installed; run: pip install '.[plot]' in the checkout of zoo"
     assert str(caught.value) == words
+
+
+def test_missing_extra_of_an_installed_wheel_names_the_packages(tmp_path: Path) -> None:
+    """A folder like site-packages, with the package and its METADATA but no setup.py."""
+    (tmp_path / 'zoo').symlink_to(Path(zoo.__file__).parent)
+    stated = tmp_path / 'policy_zoo-9.0.dist-info'
+    stated.mkdir()
+    (stated / 'METADATA').write_text(
+        'Metadata-Version: 2.1\nName: policy-zoo\nVersion: 9.0\n'
+        'Requires-Dist: numpy>=1.26\n'
+        'Requires-Dist: matplotlib>=3.8; extra == "plot"\n'
+        'Requires-Dist: envpool>=1.2; (python_version >= "3.11" and platform_system == "Linux") and extra == "envpool"\n'
+        "Requires-Dist: gymnasium[mujoco]>=1.1 ; extra == 'mujoco'\n"
+        "Requires-Dist: mujoco>=3.1.3 ; extra == 'mujoco'\n"
+    )
+    code = """
+from zoo.core.errors import install_extra
+for extra in ('plot', 'envpool', 'mujoco', 'other'):
+    print(install_extra(extra))
+"""
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "pip install 'matplotlib>=3.8'",
+        "pip install 'envpool>=1.2'",
+        "pip install 'gymnasium[mujoco]>=1.1' 'mujoco>=3.1.3'",
+        "pip install '.[other]' in the checkout of zoo",
+    ], done.stderr
 
 
 def test_missing_extra_says_what_to_install() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import pickle
+import re
 import reprlib
+import shlex
 import traceback
 from pathlib import Path
 
@@ -115,6 +117,36 @@ def missing_extra(what: str, extra: str, module: str | None = None) -> str:
     return f'{what} needs {needed}, which is not installed; run: {install_extra(extra)}'
 
 
+DISTRIBUTION = 'policy-zoo'
+
+
 def install_extra(extra: str) -> str:
-    """The command that installs an extra from the checkout: zoo is on no package index; anybody may have its name there."""
+    """The command that installs an extra: from the checkout that zoo runs from, else its packages by their names.
+
+    zoo itself is not named: it is on no package index, and anybody may have its name there.
+    """
+    packages = [] if is_checkout() else packages_of(extra)
+    if packages:
+        return f'pip install {shlex.join(packages)}'
     return f"pip install '.[{extra}]' in the checkout of zoo"
+
+
+def is_checkout() -> bool:
+    """Whether zoo is imported from its checkout, and not from where a wheel was installed."""
+    return (Path(__file__).parents[2] / 'setup.py').is_file()
+
+
+def packages_of(extra: str) -> list[str]:
+    """The packages of an extra with their versions, e.g. 'matplotlib>=3.8', as the installed zoo states them.
+
+    [] if it states none. Their conditions (version of Python, platform) are left out: pip reports one that is not met.
+    """
+    import importlib.metadata  # slow to import, and rarely needed
+
+    try:
+        stated = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    split = [requirement.partition(';') for requirement in stated]
+    is_of_extra = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    return [package.strip() for package, _, condition in split if is_of_extra.search(condition)]

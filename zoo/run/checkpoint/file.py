@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from torch import Tensor
 
-from zoo.core.errors import UserError, brief
+from zoo.core.errors import UserError, brief, is_checkout
 from zoo.core.files import refuse_links, whole_file
 from zoo.core.processes import machine_memory
 
@@ -199,7 +199,7 @@ def _format_number(path: Path, metadata: object) -> int:
         raise CheckpointError(
             path,
             f'has format {text} and this zoo reads formats up to {FORMAT}: '
-            'upgrade with git pull in the checkout of zoo',
+            + ('upgrade with git pull in the checkout of zoo' if is_checkout() else 'install a newer version of zoo'),
         )
     return int(text)
 
