@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field
 
-from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, samples_of
+from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy
 from zoo import load_policy
 from zoo.config.components import make_component
 from zoo.core.errors import UserError
-from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, PENALTY_REGISTRY
+from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY, PENALTY_REGISTRY
+from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
 from zoo.policy.gradient_steps import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
@@ -29,6 +31,99 @@ def test_what_is_stored_is_the_policy_that_acted() -> None:
     obs = torch.randn(3, 2)
     with torch.no_grad():
         torch.testing.assert_close(policy.collect_mode.forward(obs, None)['logit'], policy.model.compute_actor(obs) / 2)
+
+
+FORM = 'let it return the parameters of a gaussian distribution in the form in which it gets them, here (3, 2): mu and sigma'
+
+
+@pytest.mark.parametrize(
+    ('found', 'said'),
+    [
+        (lambda logit: (logit - 2).log(), 'gave NaN for observations of zeros; ' + FORM),  # mu 0, sigma 1
+        (lambda logit: -logit, 'gave a sigma that is not above 0 for observations of zeros; ' + FORM),
+        (lambda logit: logit[..., :1], 'gave a tensor of shape (3, 1) and type float32 for observations of zeros; '),
+        (lambda logit: logit.long() + 1, 'gave a tensor of shape (3, 2) and type int64 for observations of zeros; '),
+        (lambda logit: None, 'gave NoneType, no tensor, for observations of zeros; '),
+        (lambda logit: logit + torch.inf, 'gave an infinite number for observations of zeros; '),
+    ],
+)
+def test_an_exploration_that_gives_unsound_parameters_of_normal_actions_is_refused(
+    found: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'wrong_of_test', lambda dist, logit: found(logit))
+    box = Box(np.full(1, -2), np.full(1, 2), 'float32')
+    with pytest.raises(UserError) as error:
+        make_policy(OBS, box, collect=dict(n_step=N_STEP, exploration='wrong_of_test'))
+    assert str(error.value).startswith("policy.collect.exploration is 'wrong_of_test', which " + said)
+
+
+@pytest.mark.parametrize('shift', [-torch.inf, torch.inf, torch.nan])
+def test_an_exploration_under_which_discrete_actions_have_no_probability_is_refused(
+    shift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'wrong_of_test', lambda dist, logit: logit + shift)
+    with pytest.raises(UserError, match=r"'wrong_of_test', which gave .* for observations of zeros; let it return"):
+        ppo(collect=dict(n_step=N_STEP, exploration='wrong_of_test'))
+
+
+def test_an_exploration_may_forbid_choices_and_one_that_only_evaluates_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = torch.tensor([-torch.inf, 0.0])
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'second_of_test', lambda dist, logit: logit + never)
+    policy = ppo(collect=dict(n_step=N_STEP, exploration='second_of_test'))
+    assert policy.collect_mode.forward(torch.zeros(5, 2), None)['action'].tolist() == [1] * 5
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'wrong_of_test', lambda dist, logit: logit * torch.nan)
+    make_policy(OBS, TWO_ACTIONS, collect=dict(exploration='wrong_of_test'), enable_field=('eval',))
+
+
+ROWS = 'observations of the first rollout'
+
+
+@pytest.mark.parametrize(
+    ('name', 'where'),
+    [
+        ('root', 'the first observations'),  # the actions would be NaN, too
+        ('shrink', 'the first observations'),
+        ('late', ROWS),
+    ],
+)
+@pytest.mark.parametrize('recurrent', [None, {'cell': 'gru'}])
+def test_an_exploration_that_fails_only_on_real_observations_is_named_before_it_is_learned_from(
+    recurrent: dict[str, Any] | None, name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is sound for a mean of 0, which is that of observations of zeros."""
+    n_call = 0
+
+    def root(dist: Any, logit: torch.Tensor) -> torch.Tensor:
+        return logit.sqrt()  # NaN for means below 0
+
+    def shrink(dist: Any, logit: torch.Tensor) -> torch.Tensor:
+        mu, sigma = logit.chunk(2, -1)
+        return torch.cat((mu, sigma * (mu == 0)), -1)  # a sigma of 0
+
+    def late(dist: Any, logit: torch.Tensor) -> torch.Tensor:
+        nonlocal n_call
+        n_call += 1
+        mu, sigma = logit.chunk(2, -1)
+        return torch.cat((mu, sigma * (1 if n_call < 4 else -1)), -1)
+
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, f'{name}_of_test', locals()[name])
+    policy: dict[str, Any] = dict(collect=dict(n_step=8, exploration=f'{name}_of_test'), learn=dict(executor='eager'))
+    if recurrent is not None:
+        policy['model'] = dict(recurrent=recurrent)
+        policy['learn']['sequence'] = dict(len=8)
+    with pytest.raises(UserError, match=f"'{name}_of_test', which gave .* for {where}; let it return the parameters"):
+        serial_pipeline(job_config(tmp_path, 'Pendulum-v1', max_env_step=64, policy=policy))
+
+
+@pytest.mark.parametrize('value', [0.0, torch.nan])
+def test_what_the_model_and_the_observations_do_is_not_blamed_on_the_exploration(value: float) -> None:
+    policy = ppo(collect=dict(n_step=N_STEP, exploration='temperature'))
+    rollout = random_rollout(policy)
+    rollout.data['obs'].fill_(value)
+    rollout.data['logit'].fill_(torch.nan)
+    assert policy.collect_mode.get_train_sample(rollout)['logit'].isnan().all()
 
 
 def test_a_penalty_of_weight_zero_may_be_infinite() -> None:

@@ -14,9 +14,22 @@ from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
 from zoo.config.components import make_component
 from zoo.config.schedule import Rates
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows, to_device
+from zoo.core.data import (
+    Columns,
+    Metrics,
+    Obs,
+    Rollout,
+    Sample,
+    State,
+    Timestep,
+    Transition,
+    map_tensors,
+    split_rows,
+    to_device,
+)
 from zoo.core.errors import UserError
 from zoo.core.registry import EXPLORATION_REGISTRY
+from zoo.core.spaces import empty_obs
 from zoo.model.actor_critic import Networks
 from zoo.model.check import critic_names, parameters_by_role, probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
@@ -31,7 +44,10 @@ from zoo.policy.parameters import NOTHING_OF_ONE
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import first_rows, learn_in_sequences, n_copy
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.exploration import check_exploration, fault_of
 from zoo.rl_utils.optimizer import FlatOptimizer
+
+N_ZERO = 3  # observations of zeros
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -99,6 +115,10 @@ class ActorCriticPolicy(NetworkPolicy):
         self._acts_with_value = self.has_state or bool(getattr(self._model, 'one_trunk', False))
         if problem := next(filter(None, self._problems()), None):
             raise UserError(problem)
+        self._is_unchecked = self.explores and self._explore.name != 'sample' and self.device.type != 'meta'
+        self._first_obs: list[Obs] = []  # of each group of envs, until they are checked
+        if self._is_unchecked:
+            self._check_exploration(empty_obs(self.obs_space, (N_ZERO,), self.device), 'observations of zeros')
         for option in self.options:
             option.attach(self)
         request = executor_request(self, self._explore.name, self.steps_per_env_step())
@@ -130,10 +150,18 @@ class ActorCriticPolicy(NetworkPolicy):
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
             return super()._start_acting(obs, first)
+        if self._is_unchecked:
+            self._first_obs.append(map_tensors(lambda x: x[0], obs))
         explore = None if self._explore.name == 'sample' else self._explore
         noise = partial(self._noise.rollout, first=first)
         acting = self._execution.executor.start_acting(obs, noise, self._acts_with_value, explore)
         return acting or super()._start_acting(obs, first)
+
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        super()._begin_rollout(collect_iter, env_step)
+        for obs in self._first_obs:
+            self._check_exploration(obs, 'the first observations')
+        self._first_obs = []
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
         has_value = with_value and self.has_critic
@@ -152,6 +180,8 @@ class ActorCriticPolicy(NetworkPolicy):
         return transition
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
+        if self._is_unchecked:
+            self._check_behaviour(rollout)
         sample: Any = self.samples.of_rollout(rollout.to(self.device), self.compute_critic)
         if self.learns and self._learns_from_draws:
             rows, weight = self.samples.rows_once(sample)
@@ -160,6 +190,20 @@ class ActorCriticPolicy(NetworkPolicy):
                 option.rows_collected(rows, weight)
             sample.pop('is_step', None)  # no draw reads it
         return sample
+
+    def _check_behaviour(self, rollout: Rollout) -> None:
+        """Checks what actions of the first rollout were drawn from: its observations and masks are many, and not zeros."""
+        self._is_unchecked = False
+        if fault_of(self.dist, to_device(rollout.data['logit'], self.device).flatten(0, 1)):
+            obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
+            self._check_exploration(obs, 'observations of the first rollout')
+
+    @torch.no_grad()
+    def _check_exploration(self, obs: Obs, where: str) -> None:
+        """Raises UserError if the exploration gives unsound parameters for observations [N, *O] for which the model's are sound."""
+        logit = forward_for_acting(self._model, to_device(obs, self.device), False)['logit']
+        if not fault_of(self.dist, logit):
+            check_exploration(self._explore, self.dist, logit, where)
 
     @property
     def _learns_from_draws(self) -> bool:

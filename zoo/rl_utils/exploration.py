@@ -7,7 +7,7 @@ It runs with every step: compiled together with the network where acting is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import torch
@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.data import wide
+from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Component
 from zoo.rl_utils.distribution import ActionDist
 
@@ -45,6 +46,47 @@ def exploration_problem(exploration: Component | Callable[..., Tensor], dist: Ac
         f'{", ".join(getattr(function, "kinds", ()))} distributions, but the actions are of a {wrong[0]} distribution; use '
         f'{" or ".join(map(repr, fitting))}'
     )
+
+
+@torch.no_grad()
+def check_exploration(exploration: Component, dist: ActionDist, logit: Tensor, where: str) -> None:
+    """Calls an exploration on sound parameters of a policy and checks that actions can be drawn from what it returns.
+
+    Args: logit: [N, P]; where: for which observations the policy gave them, for errors.
+    Raises: UserError for another shape or type, or parameters under which an action has no finite log-probability.
+    """
+    found: object = exploration(dist, logit)
+    if not isinstance(found, Tensor):
+        fault = f'{type(found).__name__}, no tensor,'
+    elif found.shape != logit.shape or not found.is_floating_point():
+        kind = str(found.dtype).removeprefix('torch.')
+        fault = f'a tensor of shape {tuple(found.shape)} and type {kind}'
+    else:
+        fault = fault_of(dist, found)
+    if fault:
+        raise UserError(
+            f'policy.collect.exploration is {exploration.name!r}, which gave {fault} for {where}; let it return the '
+            f'parameters of a {dist.name} distribution in the form in which it gets them, here {tuple(logit.shape)}'
+            f'{_named_parts(dist, logit)}, finite but for -inf of choices that are never taken'
+        )
+
+
+def fault_of(dist: ActionDist, param: Tensor) -> str:
+    """The fault of parameters [N, P] from which actions are to be drawn, as a noun; empty if there is none."""
+    if bool(param.isnan().any()):
+        return 'NaN'
+    if problem := dist.problem_of(param):
+        return problem.partition(';')[0]
+    noise = dist.noise((len(param),), torch.Generator().manual_seed(0), param.device)
+    if bool(dist.log_prob(param, dist.sample(param, noise)).isfinite().all()):
+        return ''
+    is_plus = bool((param == torch.inf).any())
+    return 'an infinite number' if is_plus else 'parameters under which an action has no finite log-probability'
+
+
+def _named_parts(dist: ActionDist, logit: Tensor) -> str:
+    parts = dist.split(logit)
+    return f': {" and ".join(parts)}, side by side' if isinstance(parts, Mapping) else ''
 
 
 def _serves(function: Callable[..., Tensor], dist: ActionDist) -> bool:
