@@ -79,7 +79,7 @@ def test_env_in_a_file_is_made_by_its_path(folder: Path, form: str, attribute: s
             'is an env of class Walk, and a run makes its envs itself; name the function or class',
         ),
         ('none.py:make', "env 'none.py:make' names the file '{folder}/none.py', which is not there; check the path"),
-        ('none.py:make', 'give its new one; zoo init {folder}/none.py writes one to start from.'),
+        ('none.py:make', 'give its new one, env.id=NEW.py:make; zoo init {folder}/none.py writes one to start from.'),
         ('none.py', "env './none.py' is no file that can be read; name one"),
     ],
 )

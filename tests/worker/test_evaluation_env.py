@@ -147,6 +147,17 @@ def test_what_differs_is_merged_into_the_training_env(
     assert differing(env, given) == want
 
 
+@pytest.mark.parametrize(
+    ('name', 'n'), [('there/my.py:Env', 3), ('my.py:Env', 3), ('there/my.py:Other', None), ('there/other.py:Env', None)]
+)
+def test_kwargs_stay_where_only_the_place_of_the_env_file_changes(name: str, n: int | None) -> None:
+    found = evaluation_env({'env': dict(id='/here/my.py:Env', kwargs={'n': 3})}, [f'env.id={name}'])
+    assert (
+        found.kwargs.get('n') == n
+        and found.id == str(Path(name.partition(':')[0]).absolute()) + ':' + name.partition(':')[2]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('overrides', 'want'),

@@ -45,6 +45,20 @@ def absolute_name(name: str) -> str:
     return f'{os.path.abspath(os.path.expanduser(home))}:{attribute}'
 
 
+def is_moved_code(old: object, new: object) -> bool:
+    """Whether two names are of the same object of a file with the same name in two folders, as after a move or a copy."""
+    if not (isinstance(old, str) and isinstance(new, str) and is_in_file(old) and is_in_file(new)):
+        return False
+    return old != new and re.split(r'[/\\]', old)[-1] == re.split(r'[/\\]', new)[-1]
+
+
+def new_place(name: str) -> str:
+    """The name of code in a file as it is typed where the file has moved: the file of that name here, else NEW.py."""
+    home, attribute = split_name(name)
+    file = re.split(r'[/\\]', home)[-1]
+    return f'{file if os.path.isfile(file) else "NEW.py"}:{attribute}'
+
+
 def shown_name(name: str) -> str:
     """The name as messages show it: with a relative path if the file is in the current folder or below."""
     if not is_in_file(name):
@@ -65,10 +79,13 @@ def load_home(name: str, path: str) -> ModuleType:
     if is_in_file(name):
         file = Path(home).expanduser()
         if not os.path.isfile(file):
-            begin = f'; zoo init {shlex.quote(home)} writes one to start from' if path.startswith('env ') else ''
+            new, begin = '', ''
+            if path.startswith('env '):
+                new = f', {shlex.quote(f"env.id={new_place(name)}")}'
+                begin = f'; zoo init {shlex.quote(home)} writes one to start from'
             raise ConfigError(
                 f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '
-                f'was moved, give its new one{begin}.'
+                f'was moved, give its new one{new}{begin}.'
             )
         return import_module_or_file(str(file))
     try:

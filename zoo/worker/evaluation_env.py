@@ -11,6 +11,7 @@ import gymnasium
 
 from zoo.config.section import ConfigError, ConfigLike, fields_of, join_path, plain, section_problems, validate
 from zoo.config.source import parse_value, split_override
+from zoo.config.user_code import is_moved_code
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, make_vector_env
@@ -57,6 +58,8 @@ def evaluation_env(cfg: ConfigLike, overrides: Sequence[str] = (), name: str | N
                 f'{text!r} does not set a key of the env; write it as env.KEY=value, e.g. env.kwargs.x=1.'
             )
         given[key] = parse_value(raw, fields.get(key))
+    if is_moved_code(env.get('id'), given.get('id')):
+        env['id'] = given.pop('id')  # the same env in another place: its kwargs stay
     env = differing(env, {key: given.pop(key) for key in ('id', 'game') if key in given})
     for key, value in given.items():
         first, *inner = key.split('.')

@@ -27,6 +27,7 @@ from zoo.config.user_code import load_code
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.env import make_env
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import job_schema
@@ -352,6 +353,22 @@ def test_file_of_another_folder_needs_consent(run: Path, tmp_path: Path, monkeyp
     Path('my_coin.py').write_text(ENV)  # the same content, but nobody trained with this file
     with pytest.raises(UserError, match='only with your consent'):
         _env_of(run, 'my_coin.py:Coin')
+
+
+@pytest.mark.parametrize('trust', [False, True])
+def test_error_about_a_file_that_was_moved_names_the_override_that_gives_its_new_place(run: Path, trust: bool) -> None:
+    def env_of(*overrides: str) -> str:
+        env = env_config_of(load_checkpoint(run), trust=trust, overrides=overrides)
+        return str(make_env(env).unwrapped.__class__.__name__)
+
+    Path('sub').mkdir()
+    Path('my_coin.py').rename('sub/my_coin.py')
+    with pytest.raises(UserError, match=r'env\.id=NEW\.py:Coin'):
+        env_of()
+    os.chdir('sub')
+    with pytest.raises(UserError, match=r'env\.id=my_coin\.py:Coin'):  # the file of that name is here
+        env_of()
+    assert env_of('env.id=my_coin.py:Coin') == 'Coin'
 
 
 def test_what_is_kept_is_no_part_of_a_run_and_damage_means_consent(run: Path, tmp_path: Path) -> None:

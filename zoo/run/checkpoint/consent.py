@@ -20,7 +20,7 @@ import gymnasium
 
 from zoo.config.section import ConfigError, ConfigLike, value_at
 from zoo.config.source import digest_that_ran, split_override
-from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
+from zoo.config.user_code import is_in_file, load_home, members, names_code, new_place, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder, is_private, keep_user_file, read_small, user_file
@@ -279,9 +279,12 @@ def _needs_consent(path: str, name: str, module: str) -> str:
     one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
     kind, it = ('the file', 'checkpoint') if is_in_file(name) else ('module', 'file')
     allow = f'{one} or --trust (in Python {python} or True)' if it != 'file' or MODULE.fullmatch(module) else '--trust'
+    moved = ''
+    if path == 'env.id' and is_in_file(name):
+        moved = f'; if the file is in another place now, add {shown(shlex.quote(f"env.id={new_place(name)}"))}'
     return (
         f'names code of {kind} {shown(module)!r} ({path} is {shown(name)!r}), which is loaded only with your consent: '
-        f'if you know that {kind.removeprefix("the ")} and trust the {it}, add {allow}'
+        f'if you know that {kind.removeprefix("the ")} and trust the {it}, add {allow}{moved}'
     )
 
 
