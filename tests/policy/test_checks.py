@@ -114,7 +114,7 @@ SEQUENCE = 'model.recurrent: {}, sequence'
             'type: trpo, proximal: ewma',
             "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic",
         ),
-        ('type: npg, precision: bf16', "precision is 'bf16' .text. but must be 'fp32'"),
+        ('type: npg, precision: bf16', "precision is 'bf16' .string. but must be 'fp32'"),
         ('type: trpo, critic_learning_rate: 1.0e-3', 'critic_learning_rate'),
         ('type: trpo, target_kl: 0.01', 'target_kl is 0.01 .number. but must be null: max_kl bounds the step'),
         ('type: npg, kl_target: 0.01', '; trpo and npg bound the KL by max_kl instead'),
