@@ -31,8 +31,10 @@ class Count(gymnasium.Env):
 
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, shape: tuple[int, ...] = (1,)) -> None:
+    def __init__(self, shape: tuple[int, ...] = (1,), is_bytes: bool = False) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
+        if is_bytes:
+            self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
     def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict]:
         self._t = 0
@@ -43,12 +45,12 @@ class Count(gymnasium.Env):
         return self._obs(), 50.0, False, self._t == 7, {}
 
     def _obs(self) -> np.ndarray:
-        return np.full(self.observation_space.shape, 100.0 + self._t, np.float32)
+        return np.full(self.observation_space.shape, 100 + self._t, self.observation_space.dtype)
 
 
-def episode(shape: tuple[int, ...] = (1,), **keys: Any) -> tuple[Space, Any]:
+def episode(shape: tuple[int, ...] = (1,), is_bytes: bool = False, **keys: Any) -> tuple[Space, Any]:
     """The space of the observations with a window, and the 7 observations of an episode that a policy acts on."""
-    env = wrap_env(Count(shape), EnvConfig(id='count', window=N, **keys), 'off', 'count')
+    env = wrap_env(Count(shape, is_bytes), EnvConfig(id='count', window=N, **keys), 'off', 'count')
     rows = [env.reset()[0]]
     rows += [env.step(0)[0] for _ in range(6)]
     space = env_spaces(env, 'count')[0]
@@ -173,3 +175,32 @@ def test_random_network_distillation_leaves_empty_places_out() -> None:
     torch.testing.assert_close(var, torch.tensor(VARIANCES, dtype=torch.float64))
     seen: dict[str, Tensor] = map_tensors(lambda x: x[0], networks._seen(obs))
     assert seen['obs'][:3].tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ('shape', 'frames'),
+    [  # frames of the input [C, H, W] of the networks: how to view them as [places, numbers in each place]
+        ((12, 12), lambda x: x),
+        ((12, 2), lambda x: x.movedim(1, 0)),  # [4, 12, 2] is an image of 4 rows and 2 channels
+        ((12, 12, 1), lambda x: x),
+        ((3, 12, 12), lambda x: x.unflatten(0, (N, 3))),
+        ((12, 12, 3), lambda x: x.unflatten(0, (N, 3))),
+    ],
+)
+@pytest.mark.parametrize('is_bytes', [True, False])
+def test_random_network_distillation_leaves_empty_frames_out(
+    shape: tuple[int, ...], frames: Any, is_bytes: bool
+) -> None:
+    from zoo.policy.options.intrinsic import RNDConfig, RNDNetworks
+
+    space, obs = episode(shape, is_bytes)
+    obs['window_mask'] = obs['window_mask'].bool()
+    networks = RNDNetworks(RNDConfig(encoder='mlp'), space)
+    networks.update_statistics(obs, torch.ones(7))
+    (found,) = (each for each in networks.obs_statistics if isinstance(each, WindowMeanStd))
+    want_of_place = torch.tensor(VARIANCES, dtype=torch.float64)
+    var = frames(found.var).flatten(1)
+    torch.testing.assert_close(var, want_of_place.unsqueeze(1).expand_as(var))
+    first = frames(networks._seen(obs)['obs'][0]).flatten(1)
+    assert not first[:3].any()
+    torch.testing.assert_close(first[3], torch.full_like(first[3], -1.5))  # 100 among 100 to 106: (100 - 103) / 2

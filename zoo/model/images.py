@@ -60,6 +60,7 @@ class Pixels(nn.Module):
         super().__init__()
         self._channels_first = image_shape(space).channels_first
         self._is_window, self._normalize = len(space.shape) == 4, normalize
+        self._n_channel = space.shape[1 if self._channels_first else -1] if self._is_window else 1  # of one frame
         self._is_bytes = space.dtype == 'uint8'
         highest = self._channels_to_front(torch.from_numpy(np.asarray(space.high, np.float32))).amax(
             (-2, -1), keepdim=True
@@ -77,6 +78,17 @@ class Pixels(nn.Module):
         if self.byte_scale is not None:
             return x / self.byte_scale
         return x if x.dtype == torch.uint8 else x / LARGEST_BYTE
+
+    def real_places(self, marks: Tensor) -> Tensor:
+        """The numbers of a window of images that hold an observation, bool that broadcasts to the output [..., C, H, W].
+
+        Args: marks: [..., n], the same of the n frames. Frames of two dimensions are channels, or rows, of one image.
+        """
+        frames = (marks != 0)[..., None, None]
+        if not self._is_window:
+            return self._channels_to_front(frames)
+        shape = (self._n_channel, 1, 1) if self._channels_first else (1, 1, self._n_channel)
+        return self._channels_to_front(frames.unsqueeze(-1).expand(*marks.shape, *shape))
 
     def _channels_to_front(self, obs: Tensor) -> Tensor:
         x = obs if self._channels_first else obs.movedim(-1, -3)

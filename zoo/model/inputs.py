@@ -101,6 +101,11 @@ def real_places(marks: Tensor, n_entry: int) -> Tensor:
     return (marks != 0).unsqueeze(-1).expand(*marks.shape, n_each).flatten(-2)
 
 
+def real_entries(stage: nn.Module, x: Tensor, marks: Tensor) -> Tensor:
+    """The entries of the output x of a stage for windows that hold an observation, bool that broadcasts to x."""
+    return stage.real_places(marks) if isinstance(stage, Pixels) else real_places(marks, x.shape[-1])
+
+
 def without_empty(x: Tensor, marks: Tensor) -> Tensor:
     """Flat windows [.., n_entry] with zeros at the places that hold no observation."""
     return x.masked_fill(~real_places(marks, x.shape[-1]), 0.0)

@@ -88,7 +88,7 @@ class RunningMeanStd(nn.Module):
 
 
 class WindowMeanStd(RunningMeanStd):
-    """Statistics of windows, vectors of the entries of n places; only the places that hold an observation count.
+    """Statistics of windows, the entries of n places; only the places that hold an observation count.
 
     At the start of an episode the first places of a window are empty. So each entry has a count of its own; a state without
     these counts continues with the count of rows.
@@ -102,7 +102,7 @@ class WindowMeanStd(RunningMeanStd):
 
     @torch.no_grad()
     def update_places(self, x: Tensor, is_real: Tensor, weight: Tensor | None = None) -> None:
-        """As `update`, for the entries of x [N, *shape] where is_real [N, *shape] is true."""
+        """As `update`, for the entries of x [N, *shape] where is_real, which broadcasts to x, is true."""
         if self.is_frozen:
             return
         x = x.to(torch.float64)
@@ -110,7 +110,8 @@ class WindowMeanStd(RunningMeanStd):
         if not self.entry_count.any():
             self.entry_count.copy_(self.count.expand_as(self.entry_count))
         valid = rows & is_real
-        self._merge(x, valid, valid.sum(0).to(torch.float64), self.entry_count)
+        n_valid = valid.sum(0).to(torch.float64).expand_as(self.entry_count)
+        self._merge(x, valid, n_valid, self.entry_count)
         self.count.copy_(self.entry_count.amax())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -25,7 +25,7 @@ from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import WINDOW_MASK, Space, empty_obs, leaf_spaces, window_len
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
-from zoo.model.inputs import make_input, real_places, without_empty
+from zoo.model.inputs import DictInput, make_input, real_entries
 from zoo.model.layers import Layers, ValueHead, Width
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import gae_data, gae_estimate
@@ -253,7 +253,7 @@ class RNDNetworks(nn.Module):
             name for name, leaf in leaf_spaces(obs_space) if n and name != WINDOW_MASK and leaf.shape[:1] == (n,)
         }
         self.obs_statistics = nn.ModuleList(
-            (WindowMeanStd if name in windows and len(shape) == 1 else RunningMeanStd)(shape, clip=OBS_CLIP)
+            (WindowMeanStd if name in windows else RunningMeanStd)(shape, clip=OBS_CLIP)
             for name, shape in shapes.items()
         )
         self.returns = RunningMeanStd(clip=cfg.reward_clip)
@@ -277,18 +277,26 @@ class RNDNetworks(nn.Module):
     def update_statistics(self, obs: Obs, weight: Tensor) -> None:
         """Updates the statistics with the observations [N, *O] that have a weight [N] above 0."""
         each: Any
-        for each, (_, x) in zip(self.obs_statistics, leaves(self.input(obs)), strict=True):
+        for each, stage, (_, x) in zip(self.obs_statistics, self._stages(), leaves(self.input(obs)), strict=True):
             if isinstance(each, WindowMeanStd):
-                each.update_places(x, real_places(obs[WINDOW_MASK], x.shape[-1]), weight)
+                each.update_places(x, real_entries(stage, x, obs[WINDOW_MASK]), weight)
             else:
                 each.update(x, weight)
 
     def _seen(self, obs: Obs) -> Any:
         """The inputs of the encoders, normalised; empty places of windows are 0."""
-        statistics = iter(self.obs_statistics)
+        statistics = iter(zip(self.obs_statistics, self._stages(), strict=True))
 
         def normalised(x: Tensor) -> Tensor:
-            each = next(statistics)
-            return without_empty(each(x), obs[WINDOW_MASK]) if isinstance(each, WindowMeanStd) else each(x)
+            each, stage = next(statistics)
+            if not isinstance(each, WindowMeanStd):
+                return each(x)
+            return each(x).masked_fill(~real_entries(stage, x, obs[WINDOW_MASK]), 0.0)
 
         return map_tensors(normalised, self.input(obs))
+
+    def _stages(self) -> list[nn.Module]:
+        """The input stage of each leaf of an observation."""
+        if isinstance(self.input, DictInput):
+            return [stage for _, stage in self.input.named_stages()]
+        return [self.input]
