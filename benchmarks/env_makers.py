@@ -37,7 +37,7 @@ def retro() -> Any:
     """stable-retro with the game that the package brings."""
     import stable_retro
 
-    return stable_retro.make('Airstriker-Genesis-v0')
+    return stable_retro.make('Airstriker-Genesis-v0', render_mode='rgb_array')
 
 
 def jumanji_snake() -> Any:
