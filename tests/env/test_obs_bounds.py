@@ -122,6 +122,40 @@ def test_bytes_of_an_image_beyond_the_bound_that_scales_them_end_the_run_at_any_
         serial_pipeline(job_config(tmp_path, maker(dark, 9, start=40), env=env, max_env_step=512))
 
 
+@pytest.mark.slow
+def test_bytes_of_an_image_below_their_lower_bound_are_one_warning(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lower bound scales nothing: 5 / 255 is the same number whether the space begins at 0 or at 9."""
+    bright = Box(9, 255, (8, 8, 3), np.uint8)
+    words = 'has 5 at [0, 0, 0], wanted 9 to 255 as in observation_space'
+    cfg = EnvConfig(id=maker(bright, 5))
+    (sentence,) = check_env(cfg)
+    assert words in sentence and 'scaled by their upper bound alone' in sentence
+    assert check_env(cfg, before_run=True) == []  # the run says it
+    caplog.clear()
+    env = dict(check=True, collector_env_num=2)
+    serial_pipeline(job_config(tmp_path, maker(bright, 5, start=40), env=env, max_env_step=512))
+    assert caplog.text.count(words) == 1
+
+
+def test_watch_of_an_image_below_its_lower_bound_still_looks_at_the_upper_one() -> None:
+    said: list[str] = []
+    space = spaces.Box(np.full((1, 1, 3), 3), np.full((1, 1, 3), 8), dtype='uint8')
+    for warns in (True, False):
+        said.clear()
+        watch = BoundsWatch(space, 'dim', warns, say=said.append)
+        obs = torch.full((2, 1, 1, 1, 3), 5, dtype=torch.uint8)
+        obs[0, 0, 0, 0, 1] = 2
+        watch.see(obs)
+        watch.see(obs)
+        sentence = "env 'dim': an observation has 2 at [0, 0, 1], wanted 3 to 8 as in observation_space; images of bytes are "
+        assert said == [f'{sentence}scaled by their upper bound alone: correct it, or widen the space.'] * warns
+        obs[1, 0, 0, 0, 2] = 9
+        with pytest.raises(EnvContractError, match=r'has 9 at \[0, 0, 2\]'):
+            watch.see(obs)
+
+
 def test_watch_looks_at_every_step_of_a_long_rollout_within_some_rollouts() -> None:
     """4 million numbers: every 4th step is looked at, from another one on in each rollout."""
     said: list[str] = []

@@ -1,7 +1,7 @@
 """Observations outside of the bounds of their Box: a warning, or an error where the network scales by these bounds.
 
 Networks take the numbers of a Box as they are, so that bounds which are too narrow change nothing that is learned. Images of
-bytes are the exception: they are divided by their upper bound.
+bytes are the exception: they are divided by their upper bound. Bytes below their lower bound are scaled like all others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ N_NUMBER = 100_000
 """Numbers of each leaf that are looked at in a rollout, at most: some 0.1 ms. Of larger rollouts every k-th step is looked at."""
 NARROWER = 'correct it, or widen the space'
 AS_IT_IS = f'a policy takes it as it is: {NARROWER}'
+BELOW = f'images of bytes are scaled by their upper bound alone: {NARROWER}'
 
 
 class Bounds(NamedTuple):
@@ -58,6 +59,8 @@ def is_scaled_by_bounds(space: Box) -> bool:
 
 
 class _Watched(NamedTuple):
+    """A leaf and the bounds that are looked at, in the dtype of its observations, which is fastest."""
+
     space: Box
     low: np.ndarray
     high: np.ndarray
@@ -75,17 +78,15 @@ class BoundsWatch:
         for path, leaf in leaf_spaces(space):
             if path == ACTION_MASK or not isinstance(leaf, Box) or not can_be_outside(leaf):
                 continue
-            if warns or is_scaled_by_bounds(leaf):
-                dtype = (
-                    np.uint8 if is_scaled_by_bounds(leaf) else np.float32
-                )  # that of the observations, which is fastest
-                low, high = (x.astype(dtype) for x in widened_bounds(leaf))
-                self._watched[path] = _Watched(leaf, low, high)
+            is_scaled = is_scaled_by_bounds(leaf)
+            if warns or is_scaled:
+                low, high = (x.astype(np.uint8 if is_scaled else np.float32) for x in widened_bounds(leaf))
+                self._watched[path] = _Watched(leaf, low if warns else np.zeros_like(low), high)
 
     def see(self, obs: Obs) -> None:
         """Looks at the observations of a rollout, [T, B, *O] in each leaf.
 
-        Raises: EnvContractError if bytes of an image are outside of their bounds.
+        Raises: EnvContractError if bytes of an image are above their upper bound.
         """
         if not self._watched:
             return
@@ -100,17 +101,23 @@ class BoundsWatch:
         rows = x[self._n_seen % stride :: stride].numpy()  # another start in each rollout
         if not ((rows < low).any() or (rows > high).any()):
             return
-        first = tuple(np.argwhere((rows < low) | (rows > high))[0])
+        is_scaled = is_scaled_by_bounds(space)
+        is_too_bright = is_scaled and bool((rows > high).any())
+        outside = rows > high if is_too_bright else (rows < low) | (rows > high)
+        first = tuple(np.argwhere(outside)[0])
         value, at = rows[first], tuple(map(int, first[2:]))
         where = f' at {list(at)}' if at else ''
         words = (
             f'env {self._name!r}: an observation{of_entry(path)} has {value:.6g}{where}, wanted '
             f'{space.low[at]:g} to {space.high[at]:g} as in observation_space'
         )
-        if is_scaled_by_bounds(space):
+        if is_too_bright:
             raise EnvContractError(f'{words}, by which images of bytes are scaled; {NARROWER}.')
-        del self._watched[path]
-        self._say(f'{words}; {AS_IT_IS}.')
+        if is_scaled:
+            self._watched[path] = _Watched(space, np.zeros_like(low), high)  # the upper bound is looked at further on
+        else:
+            del self._watched[path]
+        self._say(f'{words}; {BELOW if is_scaled else AS_IT_IS}.')
 
 
 def _log(sentence: str) -> None:

@@ -81,7 +81,7 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
-from zoo.env.obs_bounds import AS_IT_IS, NARROWER, is_scaled_by_bounds, widened_bounds
+from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, is_scaled_by_bounds, widened_bounds
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
@@ -220,17 +220,22 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
     low, high = _BOUNDS[type(space)](space)
     finite = np.isfinite(obs)
     widest_low, widest_high = widened_bounds(space) if isinstance(space, Box) else (low, high)
+    is_scaled = isinstance(space, Box) and is_scaled_by_bounds(space)
     wrong = np.argwhere(~(finite & (widest_low <= obs) & (obs <= widest_high)))
+    if is_scaled and (obs > high).any():  # the fault that a run refuses comes before one of which it warns
+        wrong = np.argwhere(obs > high)
     if len(wrong):
         at = tuple(map(int, wrong[0]))
         got = f'{what} has {np.asarray(obs)[at]} at {list(at)}' if at else f'{what} is {np.asarray(obs)}'
         if not finite[at]:
             yield BrokenContractError(got, 'finite numbers', 'find where it comes from')
             return
-        kind = BrokenContractError
-        if isinstance(space, Box):
-            kind = ToleratedError if is_scaled_by_bounds(space) else OutsideError
-        do = AS_IT_IS if kind is OutsideError else NARROWER
+        kind, do = BrokenContractError, NARROWER
+        if is_scaled and obs[at] > high[at]:
+            kind = ToleratedError
+        elif isinstance(space, Box):
+            kind = OutsideError
+            do = BELOW if is_scaled else AS_IT_IS
         yield kind(got, f'{low[at]:g} to {high[at]:g} as in observation_space', do)
 
 
