@@ -443,6 +443,18 @@ def test_odd_names_need_consent(run: Path, name: str) -> None:
         _env_of(run, str(Path.cwd() / name))
 
 
+def test_memory_is_read_for_envs_in_files_alone(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads this memory warns of it."""
+    monkeypatch.setattr(consent, 'given', set())
+    (tmp_path / 'state' / 'zoo' / 'trained_on.json').chmod(0o666)
+    consent.give_names({'env': {'id': 'CartPole-v1'}, 'callbacks': ['my_coin:Silent']}, remembers_env=True)
+    assert 'my_coin' in consent.consent_words() and caplog.text == ''
+    consent.give_names({'env': {'id': f'{tmp_path / "my_coin.py"}:Coin'}})
+    assert 'my_coin.py' in consent.consent_words() and 'may be written by another user' in caplog.text
+
+
 def test_pipe_in_place_of_file_or_memory_is_not_waited_for(run: Path, tmp_path: Path) -> None:
     kept = tmp_path / 'state' / 'zoo' / 'trained_on.json'
     for path in (kept, Path('my_coin.py')):

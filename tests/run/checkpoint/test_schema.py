@@ -331,6 +331,18 @@ def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_no
     assert not {'sprung', 'pwned'} & set(report['made'])
 
 
+@pytest.mark.parametrize('value', ['x', 3, None, [1], True, {}, {'value': 3}])
+@pytest.mark.parametrize('source', ['ppo_categorical', 'ppg_categorical'])
+def test_statistics_that_are_none_do_not_fit(
+    value: Any, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ppg has statistics of returns (value_norm)."""
+    path = with_value(tmp_path / 'c', 'state.policy.normalizer', value, source)
+    assert main(['train', '--resume', str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count('\n') == 1 and 'normalizer' in err, err
+
+
 @pytest.mark.parametrize('value', [[1], 'x', 3, True])
 @pytest.mark.parametrize('key', ['policy.eval', 'policy.eval.env', 'policy.eval.sets'])
 def test_sections_of_evaluations_that_are_none_are_refused_by_every_reader(

@@ -169,11 +169,15 @@ def _remembered() -> dict[str, Any]:
     return {}
 
 
-def _is_known(name: object, kept: dict[str, Any]) -> bool:
-    """Whether a name is of an env in a file of the current folder that the user has trained on, and is unchanged since."""
-    if not isinstance(name, str) or not is_in_file(name) or kept.get(name) is None:
+def _is_known(name: object) -> bool:
+    """Whether a name is of an env in a file of the current folder that the user has trained on, and is unchanged since.
+
+    The memory is read for such names alone: a run of another env opens no file outside of its folder.
+    """
+    if not isinstance(name, str) or not is_in_file(name) or not Path(name).is_relative_to(current_folder()):
         return False
-    return Path(name).is_relative_to(current_folder()) and kept[name] == _hash_of(name)
+    kept = _remembered().get(name)
+    return kept is not None and kept == _hash_of(name)
 
 
 def _hash_of(name: str) -> str | None:
@@ -190,8 +194,7 @@ def consent_words(config: ConfigLike | None = None) -> str:
     """
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
-    kept = _remembered()
-    names = {name for name in names if name in given_elsewhere or not _is_known(name, kept)}
+    names = {name for name in names if name in given_elsewhere or not _is_known(name)}
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
     return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
@@ -249,7 +252,7 @@ def check_names(
         module = split_name(name)[0]
         if name in given:
             continue
-        if path == 'env.id' and _is_known(name, _remembered()):
+        if path == 'env.id' and _is_known(name):
             continue
         if not _is_consented(modules, name):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
