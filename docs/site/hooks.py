@@ -16,6 +16,7 @@ import links  # noqa: E402
 import reference  # noqa: E402
 
 NAME = re.compile(r'[._](?=\w[^<>]*</code>)')  # where a name in code may break
+OUTSIDE_WORKER, OWN_WORKER = 'https://unpkg.com/iframe-worker/shim', 'look/worker.js'
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -54,4 +55,12 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     """
     up = '../' * page.url.count('/')
     output = re.sub(r'<td.*?</td>', lambda cell: NAME.sub(r'\g<0><wbr>', cell[0]), output, flags=re.DOTALL)
-    return output.replace('https://unpkg.com/iframe-worker/shim', f'{up}look/worker.js')
+    return output.replace(OUTSIDE_WORKER, f'{up}{OWN_WORKER}')
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """Pages of the theme that are no page of the navigation, such as 404.html, load the site's own script, too.
+
+    A server shows 404.html for addresses of any depth, so that its links begin at the root.
+    """
+    return output_content.replace(OUTSIDE_WORKER, f'/{OWN_WORKER}')

@@ -456,13 +456,18 @@ def fit_state(
     Raises: CheckpointError with the first differences.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
+    misfits = [
+        f'{name} is {_form(name, have[name])} in the file and a section in this run'
+        for name, value in want.items()
+        if isinstance(value, dict) and not isinstance(have.get(name, value), dict)
+    ]
     for name in {
         name for leaves in (want, have) for name, value in leaves.items() if is_numbered(value) or value == {}
     }:
         want.pop(name, None)  # torch.optim has no state before its first step, and checks its state itself
         have.pop(name, None)
     missing, in_vain = _turned(want, have), _turned(have, want)
-    misfits = [
+    misfits += [
         f'{name} is {_form(name, have[name])} in the file and {_form(name, value)} in this run'
         for name, value in want.items()
         if name in have and not _fits(name, value, have[name])
@@ -490,14 +495,9 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
     Missing tensors are not checked, see `fit_state`. Raises: CheckpointError with the first tensor that is not finite.
     """
     expected = dict(_leaves(expected))
-    for name, found in _leaves(got) if isinstance(got, dict) else ():  # what is no dict does not fit, see `fit_state`
+    for name, found in _leaves(got):
         value = expected.get(name)
-        if (
-            isinstance(value, Tensor)
-            and isinstance(found, Tensor)
-            and not found.isfinite().all()
-            and value.isfinite().all()
-        ):
+        if isinstance(value, Tensor) and not found.isfinite().all() and value.isfinite().all():
             raise CheckpointError(
                 path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
             )
