@@ -149,7 +149,9 @@ def test_watch_of_an_image_below_its_lower_bound_still_looks_at_the_upper_one() 
         obs[0, 0, 0, 0, 1] = 2
         watch.see(obs)
         watch.see(obs)
-        sentence = "env 'dim': an observation has 2 at [0, 0, 1], wanted 3 to 8 as in observation_space; images of bytes are "
+        sentence = (
+            "env 'dim': an observation has 2 at [0, 0, 1], wanted 3 to 8 as in observation_space; images of bytes are "
+        )
         assert said == [f'{sentence}scaled by their upper bound alone: correct it, or widen the space.'] * warns
         obs[1, 0, 0, 0, 2] = 9
         with pytest.raises(EnvContractError, match=r'has 9 at \[0, 0, 2\]'):
