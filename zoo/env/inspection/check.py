@@ -222,7 +222,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
     widest_low, widest_high = widened_bounds(space) if isinstance(space, Box) else (low, high)
     is_scaled = isinstance(space, Box) and is_scaled_by_bounds(space)
     wrong = np.argwhere(~(finite & (widest_low <= obs) & (obs <= widest_high)))
-    if is_scaled and (obs > high).any():  # the fault that a run refuses comes before one of which it warns
+    if is_scaled and np.any(obs > high):  # the fault that a run refuses comes before one of which it warns
         wrong = np.argwhere(obs > high)
     if len(wrong):
         at = tuple(map(int, wrong[0]))
@@ -231,7 +231,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
             yield BrokenContractError(got, 'finite numbers', 'find where it comes from')
             return
         kind, do = BrokenContractError, NARROWER
-        if is_scaled and obs[at] > high[at]:
+        if is_scaled and np.asarray(obs)[at] > high[at]:
             kind = ToleratedError
         elif isinstance(space, Box):
             kind = OutsideError
