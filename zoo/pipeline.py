@@ -28,7 +28,16 @@ from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
-from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
+from zoo.run.checkpoint.consent import (
+    Trust,
+    check_memory,
+    check_names,
+    check_sizes,
+    consent_words,
+    give_names,
+    is_started_here,
+    remember_started,
+)
 from zoo.run.config import frozen_config, resolve_config, without_defaults, without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
 from zoo.run.job import SerialJob
@@ -104,7 +113,9 @@ def serial_pipeline(
     cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # set after such a check
         refuse_other_config(cfg, config, overrides, folder)
-    give_names(storable(cfg), remembers_env=run is None)
+    is_learner = STARTED_BY in os.environ  # its config may be of a checkpoint that was trusted for one command
+    give_names(storable(cfg), remembers_env=run is None and not is_learner)
+    is_own = not is_learner and (run is None or is_started_here(run))
     if run is not None and policy is None and model is None:
         from zoo.run.policy_file import build_policy
 
@@ -112,19 +123,33 @@ def serial_pipeline(
     if cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1':  # this process is no learner itself
         place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
         given = {'profile': profile, 'trust': trust, 'model': model, 'callbacks': callbacks, **place}
-        return train_with_learners(serial_pipeline, cfg, policy, on_evaluation, max_train_iter=max_train_iter, **given)
+        result = train_with_learners(
+            serial_pipeline, cfg, policy, on_evaluation, max_train_iter=max_train_iter, **given
+        )
+        if is_own:
+            remember_started(result.run_dir, storable(cfg))
+        return result
     with launched(cfg) as launch:
         if checkpoint is None or launch.n_restart:
             folder, newest = continued(launch, cfg, folder)
             checkpoint = newest or checkpoint
         parts = policy, checkpoint, model, callbacks, on_evaluation, folder, launch.ranks
-        return _run(partial(job_class(cfg), cfg, *parts), cfg, max_train_iter or math.inf, profile, launch)
+        make_job = partial(job_class(cfg), cfg, *parts)
+        return _run(make_job, cfg, max_train_iter or math.inf, profile, launch, is_own)
 
 
 def _run(
-    make_job: Callable[[], SerialJob], cfg: JobConfig, max_train_iter: float, profile: int | None, launch: Launch
+    make_job: Callable[[], SerialJob],
+    cfg: JobConfig,
+    max_train_iter: float,
+    profile: int | None,
+    launch: Launch,
+    is_own: bool,
 ) -> TrainResult:
-    """Runs a job from its start or its checkpoint to its end, a signal, or an error."""
+    """Runs a job from its start or its checkpoint to its end, a signal, or an error.
+
+    Args: is_own: the user chose the addresses in the config: a resume of the run needs no consent to them.
+    """
     run_dir: Path | None = None
     watch = EnvWatch(cfg.env.step_timeout)
     limit_exit(cfg.env.step_timeout)
@@ -134,6 +159,8 @@ def _run(
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 watch.save = job.save if job.is_alone else None  # other ranks would not take part in it
                 note(launch, job.run_dir)
+                if is_own and job.leads:
+                    remember_started(job.run_dir, storable(job.cfg))
                 job.start()
                 if job.leads:
                     _say_how_far_it_trains(job)
@@ -163,7 +190,7 @@ def _run(
             if launch.ranks.rank == 0 and run_dir is None:
                 logger.warning('stopped by signal %d before the run began; nothing was saved', received[0])
             elif launch.ranks.rank == 0:
-                words = f'{quote(str(run_dir))}{consent_words(cfg)}'
+                words = f'{quote(str(run_dir))}{consent_words(cfg, run_dir)}'
                 logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
             raise Interrupted(128 + received[0])
         return result
@@ -209,7 +236,7 @@ def _say_what_is_saved(run_dir: Path | None, cfg: JobConfig) -> None:
             'the run failed; it is saved up to env step %d; once the cause is fixed, continue with: zoo train --resume %s%s',
             max(steps),
             quote(str(run_dir)),
-            consent_words(cfg),
+            consent_words(cfg, run_dir),
         )
 
 

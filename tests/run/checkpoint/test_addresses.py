@@ -9,6 +9,7 @@ import json
 import marshal
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,16 +21,24 @@ import pytest
 from tests.forked import run_python
 from tests.policy_envs import job_config
 from tests.run.crafted import with_value
-from zoo import serial_pipeline
+from zoo import Sink, serial_pipeline
+from zoo.cluster.config import STARTED_BY
 from zoo.config.components import options_of
 from zoo.config.section import fields_of, is_section, sections_of
 from zoo.config.user_code import load_code
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import UserError
-from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.core.registry import (
+    BUFFER_REGISTRY,
+    COMPONENTS,
+    ENCODER_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    SINK_REGISTRY,
+)
 from zoo.env import make_env
-from zoo.run.checkpoint import consent
-from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
+from zoo.run.checkpoint import consent, started
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import job_schema
 from zoo.run.policy_file import env_config_of, load_policy
 from zoo.tools.cli.command import main
@@ -49,8 +58,9 @@ class Reaching(Sink):
 
 
 @pytest.fixture(autouse=True)
-def _is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def _is_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(consent, 'given', set())
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
 
 
 def resume(path: Path, *overrides: str, **more: Any) -> Any:
@@ -77,6 +87,7 @@ def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
     path = with_value(tmp_path / 'c', f'meta.config.{key}', value)
     for trust in ((), ['mlflow', 'wandb', 'ray']):  # consent to code is not consent to an address
         what = 'asks for a cluster' if named in ('cluster.engine', 'cluster.learner_num') else 'names an address'
+        what = 'would write to .*' if key == 'logger.sinks' else what
         with pytest.raises(CheckpointError, match=rf'{what} \({re.escape(named)} is .* add --trust') as error:
             resume(path, trust=trust)
         assert '\n' not in str(error.value) and 'in Python trust=True' in str(error.value)
@@ -98,7 +109,7 @@ def test_consent_to_the_code_of_a_sink_is_consent_to_what_it_reaches(
     path = with_value(tmp_path / 'e', 'meta.config.logger.sinks', [file])
     assert resume(path, trust=['my_reaching_sinks.py']).env_step > 152  # the same file by another path
     path = with_value(tmp_path / 'd', 'meta.config.logger.sinks', [*own, {'type': 'of_a_plugin', 'host': 'theirs.org'}])
-    with pytest.raises(CheckpointError, match=r"names an address \(logger.sinks.\w+ is '\w+.*'\)"):
+    with pytest.raises(CheckpointError, match=r"write to the sink 'of_a_plugin' \(logger.sinks.\w+ is"):
         resume(path, trust=['my_reaching_sinks'])
 
 
@@ -137,6 +148,112 @@ def test_words_to_use_a_run_name_no_file_with_which_the_user_trained(
     file.write_text(ENV)
     consent.give_names({'env': {'id': 'CartPole-v1'}, 'policy': {'eval': {'env': {'id': f'{file}:Coin'}}}})
     assert consent.consent_words() == f' --import {file}'  # only env.id is remembered
+
+
+# --- runs that the user started ---
+
+
+class MyTracker(Sink):
+    def __init__(self, *, project: str = 'none') -> None: ...
+
+    def write(self, step: int, metrics: dict[str, float]) -> None: ...
+
+
+@pytest.fixture
+def tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run with a tracker, which the user started; this process then forgets its consent, like a new one."""
+    monkeypatch.setitem(SINK_REGISTRY.entries, 'my_tracker', MyTracker)
+    monkeypatch.setitem(SINK_REGISTRY.places, 'my_tracker', 'here')
+    sinks = ['csv', {'type': 'my_tracker', 'project': 'tour'}]
+    config = job_config(
+        tmp_path, 'CartPole-v1', max_env_step=64, logger={'sinks': sinks, 'root': str(tmp_path / 'runs')}
+    )
+    folder = serial_pipeline(config).run_dir
+    consent.given.clear()
+    return folder
+
+
+def longer(path: Path, *overrides: str, **more: Any) -> Any:
+    return serial_pipeline(resume=path, overrides=['max_env_step=128', *overrides], **more)
+
+
+def test_run_that_the_user_started_reaches_its_tracker_without_asking_again(tracked: Path) -> None:
+    assert longer(tracked).env_step > 64
+    consent.given.clear()
+    assert consent.consent_words(load_checkpoint(tracked).meta['config'], tracked) == ''
+    assert serial_pipeline(resume=tracked, max_env_step=192).env_step > 128
+
+
+def test_copy_of_a_run_needs_consent_to_its_tracker(tracked: Path) -> None:
+    copy = tracked.with_name('copy')
+    shutil.copytree(tracked, copy)
+    for again in range(2):  # consent by trust holds for one command
+        with pytest.raises(CheckpointError, match=r"would write to the sink 'my_tracker' .*--trust"):
+            longer(copy)
+        assert consent.consent_words(load_checkpoint(copy).meta['config'], copy) == ' --trust'
+        assert again or longer(copy, trust=True).env_step > 64
+        consent.given.clear()
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'),
+    [
+        ('logger.sinks', ['csv', {'type': 'my_tracker', 'project': 'theirs'}]),
+        ('cluster.working_dir', '/etc/ssl'),
+        ('exp_name', 'theirs'),
+    ],
+)
+def test_other_addresses_in_the_folder_of_a_run_need_consent(tracked: Path, key: str, value: Any) -> None:
+    checkpoint = load_checkpoint(tracked)
+    *sections, last = key.split('.')
+    section = checkpoint.meta['config']
+    for name in sections:
+        section = section[name]
+    section[last] = value
+    save_checkpoint(checkpoint.path, checkpoint.state, checkpoint.meta)
+    with pytest.raises(CheckpointError, match='needs your consent'):
+        longer(tracked)
+
+
+def test_memory_of_runs_that_is_not_ones_own_is_not_believed(tracked: Path, tmp_path: Path) -> None:
+    kept = tmp_path / 'state' / 'zoo' / 'started_runs.txt'
+    for path in (kept, kept.parent, tracked):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        with pytest.raises(CheckpointError, match='needs your consent'):
+            longer(tracked)
+        path.chmod(mode)
+    for damaged in (b'', b'\xff\n', b'[]\n', kept.read_bytes()[:40]):
+        kept.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match='needs your consent'):
+            longer(tracked)
+
+
+def test_memory_of_runs_forgets_the_oldest_where_it_is_long(tmp_path: Path) -> None:
+    kept = tmp_path / 'state' / 'zoo' / 'started_runs.txt'
+    started.remember_run(tmp_path / 'old', [1])
+    old = kept.read_bytes()
+    kept.write_bytes(old + b''.join(b'%064d\n' % n for n in range(17_000)))  # 1.1 MB
+    started.remember_run(tmp_path / 'new', [1])
+    assert started.is_remembered(tmp_path / 'new', [1]) is False  # no such folder
+    (tmp_path / 'new').mkdir()
+    assert started.is_remembered(tmp_path / 'new', [1]) and not started.is_remembered(tmp_path / 'new', [2])
+    assert len(kept.read_bytes().splitlines()) == 8_502 and old not in kept.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ('sink', 'words'),
+    [
+        ({'type': 'wandb', 'project': 'tour'}, "would write to the W&B project 'tour' ("),
+        ({'type': 'wandb', 'project': 'tour', 'entity': 'us'}, "would write to the W&B project 'tour' of 'us' ("),
+        ('wandb', 'would write to W&B ('),
+        ({'type': 'mlflow'}, 'would write to MLflow ('),
+    ],
+)
+def test_error_about_a_tracker_says_what_would_be_written_to(tmp_path: Path, sink: Any, words: str) -> None:
+    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', ['csv', sink])
+    with pytest.raises(CheckpointError, match=re.escape(words)):
+        resume(path)
 
 
 class _Tracker(BaseHTTPRequestHandler):
@@ -178,8 +295,8 @@ def test_tracker_that_a_file_names_gets_no_request_by_any_door(
     files = {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob('*')}
     for words in (['train', '--resume', run], ['train', '--run-dir', run], ['train', '--resume', path]):
         assert main([*map(str, words), 'max_env_step=320']) == 2
-        assert "names an address (logger.sinks.type is 'mlflow')" in capsys.readouterr().err
-    with pytest.raises(CheckpointError, match='names an address'):
+        assert f"would write to MLflow at '{uri}' (logger.sinks.type is 'mlflow')" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match='would write to MLflow'):
         serial_pipeline(run_dir=run)
     assert {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob('*')} == files
     for words in (['eval', run, '--episodes', '1'], ['runs', run.parent], ['report', run, '-o', tmp_path / 'r.html']):
@@ -415,6 +532,16 @@ def test_only_training_of_ones_own_config_is_remembered(run: Path, tmp_path: Pat
         'from zoo import Callback\nclass Silent(Callback):\n    def on_end(self, run, result): pass\n'
     )
     serial_pipeline({**config, 'max_env_step': 256, 'policy': {'type': 'ppo'}}, overrides=FEW)
+    assert not kept.exists()
+
+
+def test_learner_remembers_no_env_since_its_config_may_be_of_a_trusted_checkpoint(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / 'state' / 'zoo' / 'trained_on.json'
+    kept.unlink()
+    monkeypatch.setenv(STARTED_BY, 'ray')
+    serial_pipeline(load_checkpoint(run).meta['config'], trust=True)
     assert not kept.exists()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, ConfigLike, value_at
+from zoo.config.section import ConfigError, ConfigLike, has_key, value_at
 from zoo.config.source import digest_that_ran, split_override
 from zoo.config.user_code import is_in_file, load_home, members, names_code, new_place, split_name
 from zoo.config.yaml_io import storable
@@ -29,6 +29,7 @@ from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
+from zoo.run.checkpoint.started import is_remembered, remember_run
 from zoo.run.resources import SAMPLE_KEYS, training_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
@@ -187,17 +188,21 @@ def _hash_of(name: str) -> str | None:
     return None
 
 
-def consent_words(config: ConfigLike | None = None) -> str:
+def consent_words(config: ConfigLike | None = None, run_dir: Path | None = None) -> str:
     """The options by which a command on a checkpoint of this process consents to the code in the user's configs.
 
-    Args: config: of the run that is to continue: also consents to its addresses; None: all configs of this process.
+    Args: config: of the run that is to continue: also consents to its addresses; None: all configs of this process;
+      run_dir: its folder: a run that the user started there needs no consent to its addresses.
     """
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
     names = {name for name in names if name in given_elsewhere or not _is_known(name)}
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
-    return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
+    if saved is not None and any(_addresses(saved)):
+        is_known = run_dir is not None and is_remembered(run_dir, _reached_by(saved))
+        words += [] if is_known else [' --trust']
+    return ''.join(words)
 
 
 def modules_of(config: dict[str, Any]) -> list[str]:
@@ -262,15 +267,56 @@ def check_names(
                 f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '
                 'if you trust the file, use --trust (in Python trust=True)',
             )
-    for path, value in _addresses(_without_sinks(config, modules)):
-        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in given:
-            raise CheckpointError(
-                run.path,
-                f'{"asks for a cluster" if path in OF_CLUSTER else "names an address"} ({path} is '
-                f'{shown(repr(value))}), which is reached only with your consent: if you know it '
-                f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
-                'overrides',
-            )
+    reached = [
+        (path, value)
+        for path, value in _addresses(_without_sinks(config, modules))
+        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in given
+    ]
+    if reached and not is_started_here(run):
+        path, value = reached[0]
+        raise CheckpointError(
+            run.path,
+            f'{_use_of(config, path, value)} ({path} is {shown(repr(value))}), which needs your consent: if you know it '
+            f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
+            'overrides',
+        )
+
+
+def is_started_here(run: SavedRun) -> bool:
+    """Whether the user started this run, whose checkpoint is still in its folder, with the same addresses."""
+    return run.path.parent.name == 'checkpoints' and is_remembered(run.path.parents[1], _reached_by(run.config))
+
+
+def remember_started(folder: Path, config: dict[str, Any]) -> None:
+    """Remembers that the user started the run in a folder, if its config has addresses: see `is_started_here`."""
+    if any(_addresses(storable(config))):
+        remember_run(folder, _reached_by(storable(config)))
+
+
+def _reached_by(config: dict[str, Any]) -> list[Any]:
+    """The values of a config that say what its run reaches. A tracker may file it under its exp_name."""
+    return [config.get('exp_name'), *(value_at(config, key) if has_key(config, key) else None for key in ADDRESSES)]
+
+
+def _use_of(config: dict[str, Any], path: str, value: object) -> str:
+    """The use of an address in words, e.g. "would write to the W&B project 'tour'". Args: path, value: of the address."""
+    if path in OF_CLUSTER:
+        return 'asks for a cluster'
+    sinks = value_at(config, 'logger.sinks')
+    for sink in sinks if isinstance(sinks, list) else ():
+        if (path, value) in _addresses({'logger': {'sinks': [sink]}}):
+            return f'would write to {_tracker_words(sink if isinstance(sink, dict) else {"type": sink})}'
+    return 'names an address'
+
+
+def _tracker_words(sink: dict[str, Any]) -> str:
+    named = {key: shown(repr(option)) for key, option in sink.items() if isinstance(option, str)}
+    if sink.get('type') == 'wandb':
+        project = f'the W&B project {named["project"]}' if 'project' in named else 'W&B'
+        return f'{project} of {named["entity"]}' if 'entity' in named else project
+    if sink.get('type') == 'mlflow':
+        return f'MLflow at {named["uri"]}' if 'uri' in named else 'MLflow'
+    return f'the sink {shown(repr(sink.get("type")))}'
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:
