@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from zoo import serial_pipeline
+from zoo.config.source import bundled_configs
+from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.run.config import resolve_config
 from zoo.run.observers.diagnostics import (
     CLIP_RATIO,
@@ -216,17 +218,82 @@ def test_pendulum_ppo_of_readme_does_not_warn_of_itself(
     assert [('reward_norm=true' in record.getMessage()) for record in caplog.records] == [True] * n
 
 
+class Random(NamedTuple):
+    """What a random policy gets in an env: spaces like those of the env, and the line of the log that its episodes give.
+
+    learned: mean reward of a step as the policy gets it, where the env changes rewards for training, e.g. to their sign.
+    """
+
+    obs_space: Space
+    action_space: Space
+    return_: float
+    length: float
+    learned: float | None = None
+
+
+def box(*shape: int) -> Box:
+    return Box(np.full(shape, -1.0), np.full(shape, 1.0))
+
+
+def pixels(*shape: int) -> Box:
+    return Box(np.zeros(shape), np.full(shape, 255.0), 'uint8')
+
+
+ATARI = pixels(4, 84, 84)
+RANDOM: dict[str, Random] = {  # by the first words of the names of bundled configs
+    'acrobot': Random(box(6), Discrete(3), -500.0, 500.0),
+    'ant': Random(box(105), box(8), -43.0, 153.0),
+    'bipedalwalker': Random(box(24), box(4), -105.0, 354.0),
+    'breakout': Random(ATARI, Discrete(4), 1.1, 180.0, 0.006),
+    'cartpole': Random(box(4), Discrete(2), 22.6, 22.6),
+    'halfcheetah': Random(box(17), box(6), -260.0, 1000.0),
+    'hopper': Random(box(11), box(3), 18.0, 22.4),
+    'humanoid': Random(box(45), box(17), 110.0, 23.6),
+    'lunarlander': Random(box(8), Discrete(4), -183.0, 92.0),
+    'lunarlander_continuous': Random(box(8), box(2), -201.0, 116.0),
+    'minatar': Random(box(10, 10, 4), Discrete(3), 0.36, 9.7),
+    'minigrid': Random(pixels(7, 7, 3), Discrete(7), 1.0, 100.0),  # the most that there is
+    'minigrid_memory': Random(box(147), Discrete(3), 1.0, 100.0),
+    'mountaincar_continuous': Random(box(2), box(1), -33.0, 999.0),
+    'pendulum': Random(box(3), box(1), -1231.0, 200.0),
+    'pendulum_bins': Random(box(3), MultiDiscrete((11,), (0,), (1,)), -1231.0, 200.0),
+    'pong': Random(ATARI, Discrete(6), -21.0, 800.0, -0.026),
+    'procgen': Random(pixels(64, 64, 3), Discrete(15), 2.5, 200.0),
+    'qbert': Random(ATARI, Discrete(6), 150.0, 200.0, 0.05),
+    'remember_cue': Random(box(3), Discrete(2), 0.5, 21.0),
+    'swimmer': Random(box(8), box(2), 1.8, 1000.0),
+    'taxi': Random(Discrete(500), Discrete(6), -768.0, 196.0),
+    'tiny_bricks': Random(box(10, 10, 4), Discrete(3), 0.24, 7.4),
+    'walker2d': Random(box(17), box(6), 1.8, 21.7),
+}
+
+
+def first_signs(name: str, **learn: Any) -> dict[str, str]:
+    """The warnings of a bundled config after its third rollout, if actions are still random. Args: learn: other options."""
+    random = RANDOM[max((words for words in RANDOM if name.startswith(words)), key=len)]
+    cfg = resolve_config(name, overrides=[f'policy.learn.{key}={value}' for key, value in learn.items()])
+    make = POLICY_REGISTRY.get(cfg.policy.type)
+    policy = make(cfg.policy, random.obs_space, random.action_space, run=RunInfo(n_draw=2 if 'off' in name else None))
+    line = {'collect/return_mean': random.return_, 'collect/episode_len_mean': random.length}
+    if random.learned is not None:
+        line[LEARNED_REWARD] = random.learned
+    return dict(signs(facts_of(cfg, policy), line, 3 * cfg.policy.collect.n_sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', sorted(bundled_configs()))
+def test_no_bundled_config_warns_of_its_own_critic_in_its_first_rollouts(name: str) -> None:
+    assert not first_signs(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('name', 'return_', 'length', 'reward'),
-    [('pong_ppo', -21.0, 800.0, -0.026), ('breakout_ppo', 1.1, 180.0, 0.006), ('qbert_ppo', 150.0, 200.0, 0.05)],
+    ('name', 'learn'),
+    [
+        ('pendulum_ppo', dict(value_loss='clip', value_norm='false')),
+        ('taxi_ppo', dict(value_loss='clip')),
+        ('qbert_ppo', dict(clip_ratio=0.001)),
+    ],
 )
-def test_bundled_atari_configs_do_not_warn_of_themselves(
-    name: str, return_: float, length: float, reward: float
-) -> None:
-    """Returns, lengths and signs of rewards of a random policy."""
-    cfg = resolve_config(name)
-    images = Box(np.zeros((4, 84, 84)), np.full((4, 84, 84), 255.0), 'uint8')
-    policy = POLICY_REGISTRY.get(cfg.policy.type)(cfg.policy, images, Discrete(6))
-    line = {'collect/return_mean': return_, 'collect/episode_len_mean': length, LEARNED_REWARD: reward}
-    assert not dict(signs(facts_of(cfg, policy), line, 3072))
+def test_a_bundled_config_without_what_scales_its_returns_warns(name: str, learn: dict[str, Any]) -> None:
+    assert 'returns_beyond_clip' in first_signs(name, **learn)
