@@ -140,17 +140,36 @@ def test_input_of_an_own_model_finds_the_window_itself() -> None:
     assert plain(obs)['obs'][0].tolist() == [0.0, 0.0, 0.0, 100.0]
 
 
-def test_state_that_counted_rows_continues_with_this_count() -> None:
-    """Older files have no counts of entries: 100 rows of mean 0 and variance 1 go on as 100 of each entry."""
+@pytest.mark.parametrize('views', [{}, {'actor_obs': ['obs'], 'critic_obs': ['obs']}])
+def test_state_of_all_places_acts_and_counts_as_before(views: Any, caplog: Any) -> None:
+    """Older files have no counts of entries; their weights were trained on (0 - mean) / std at empty places."""
+    space, obs = episode()
+    model = model_of(space, **views)
+    state = {name: x for name, x in model.state_dict().items() if not name.endswith('entry_count')}
+    prefix = next(name for name in state if name.endswith('.mean')).removesuffix('mean')
+    state[f'{prefix}count'] = torch.tensor(100.0, dtype=torch.float64)
+    state[f'{prefix}shift'] = torch.full_like(state[f'{prefix}shift'], 2.0)
+    state[f'{prefix}scale'] = torch.full_like(state[f'{prefix}scale'], 0.5)
+    model.load_state_dict(state)
+    assert 'older version' in caplog.text
+    seen = model._encoder_input(obs)
+    windows = seen['obs'] if isinstance(seen, dict) else seen
+    assert windows[0].tolist() == [-1.0, -1.0, -1.0, 10.0]  # (0 - 2) / 2, and (100 - 2) / 2, which is clipped
+    model.update_normalizer(obs)
+    assert statistics(model).count.item() == 107.0  # all 7 rows of each place
+    assert statistics(model).mean[-1].item() == pytest.approx(7 * 103 / 107)
+    again = model.state_dict()
+    assert again.keys() == state.keys()  # the next checkpoint says so too
+
+
+def test_state_with_counts_is_read_after_one_without() -> None:
     space, obs = episode()
     model = model_of(space)
-    state = {name: x for name, x in model.state_dict().items() if not name.endswith('entry_count')}
-    (count,) = (name for name in state if name.endswith('.count'))
-    state[count] = torch.tensor(100.0, dtype=torch.float64)
-    model.load_state_dict(state)
+    new = {name: x.clone() for name, x in model.state_dict().items()}
+    model.load_state_dict({name: x for name, x in new.items() if not name.endswith('entry_count')})
+    model.load_state_dict(new)
     model.update_normalizer(obs)
-    assert statistics(model).entry_count.tolist() == [104.0, 105.0, 106.0, 107.0]
-    assert statistics(model).mean[-1].item() == pytest.approx(7 * 103 / 107)
+    assert statistics(model).entry_count is not None
 
 
 def test_every_executor_but_native_normalises_a_window(native: Any) -> None:

@@ -29,8 +29,7 @@ class Networks(nn.Module):
     Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: the sizes of layers come from them.
     Attributes: dist: the distribution of the actions. is_masked: whether observations hold an action mask, which is
       applied to logits. leaf: name of the single entry of a Dict that the networks see, or None.
-      actor_leaves: names of the entries that acting needs; None if it needs all. sees_window: whether `leaf` is a window that
-      is normalised, whose empty places become 0.
+      actor_leaves: names of the entries that acting needs; None if it needs all.
     """
 
     def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
@@ -42,7 +41,6 @@ class Networks(nn.Module):
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window, cfg.obs_clip)
-        self.sees_window = views.leaf is not None and has_windows(self.input)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if arch == 'dual' else self.actor_encoder
@@ -69,6 +67,11 @@ class Networks(nn.Module):
         from zoo.rl_utils.value_losses import widened
 
         self.value_head, self._decode = widened(self.value_head, n_output), decode
+
+    @property
+    def sees_window(self) -> bool:
+        """Whether `leaf` is a window that is normalised, whose empty places become 0."""
+        return self.leaf is not None and has_windows(self.input)
 
     @property
     def one_trunk(self) -> bool:

@@ -51,7 +51,8 @@ class Pixels(nn.Module):
     Args: normalize: True: bytes mean numbers from 0 to 1, which is 1 at the upper bound of the space. `CNN` and `flat_pixels`
       divide tensors of bytes by 255, so bytes are scaled here only if they come as floats, or if another number is the upper
       bound of a channel. False: bytes mean themselves, 0 to 255, and are passed on as floats.
-    Attributes: byte_scale: [C, 1, 1], the number by which bytes of each channel are divided; None if it is 255 for all.
+    Attributes: byte_scale: [C, 1, 1], the number by which bytes of each channel are divided; None if it is 255 for all, also after
+      a state without it was loaded.
     """
 
     byte_scale: Tensor | None
@@ -65,9 +66,9 @@ class Pixels(nn.Module):
         highest = self._channels_to_front(torch.from_numpy(np.asarray(space.high, np.float32))).amax(
             (-2, -1), keepdim=True
         )
-        is_scaled = self._is_bytes and normalize and bool((highest != LARGEST_BYTE).any())
+        self._is_scaled = self._is_bytes and normalize and bool((highest != LARGEST_BYTE).any())
         # a channel without any number above 0 has nothing to scale
-        self.register_buffer('byte_scale', torch.where(highest > 0, highest, 1.0) if is_scaled else None)
+        self.register_buffer('byte_scale', torch.where(highest > 0, highest, 1.0) if self._is_scaled else None)
 
     def forward(self, obs: Tensor) -> Tensor:
         x = self._channels_to_front(obs)
@@ -96,14 +97,16 @@ class Pixels(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Loads a state; one from before the scale was saved belongs to weights that were trained on bytes / 255."""
-        name = f'{prefix}byte_scale'
-        if self.byte_scale is not None and name not in state_dict:
+        given = state_dict.get(f'{prefix}byte_scale')
+        if self._is_scaled and given is not None and self.byte_scale is None:
+            self.byte_scale = torch.zeros_like(given)
+        elif given is None and self.byte_scale is not None:
             logger.warning(
                 'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide '
                 'by the upper bound of the observation space, %g',
                 float(self.byte_scale.max()),
             )
-            state_dict[name] = torch.full_like(self.byte_scale, LARGEST_BYTE)
+            self.byte_scale = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

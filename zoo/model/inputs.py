@@ -92,7 +92,8 @@ def _update(norm: RunningMeanStd, x: Tensor, weight: Tensor | None, marks: Tenso
 
 def has_windows(stage: nn.Module) -> bool:
     """Whether a stage for one leaf normalises windows, whose empty places are to be 0."""
-    return isinstance(stage.norm if isinstance(stage, NormedVector) else stage, WindowMeanStd)
+    norm = stage.norm if isinstance(stage, NormedVector) else stage
+    return isinstance(norm, WindowMeanStd) and norm.entry_count is not None
 
 
 def real_places(marks: Tensor, n_entry: int) -> Tensor:
@@ -202,7 +203,6 @@ class DictInput(nn.Module):
             for i, (path, leaf) in enumerate(leaves_by_path(space).items())
         }
         self.stages = nn.ModuleDict(stages)
-        self._has_windows = any(map(has_windows, stages.values()))
 
     def named_stages(self) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
         """Path and stage of each leaf."""
@@ -220,7 +220,7 @@ class DictInput(nn.Module):
 
     def marks(self, obs: Obs) -> Tensor | None:
         """The entry that says which places of windows hold an observation; None if no statistics need it."""
-        return obs[WINDOW_MASK] if self._has_windows else None
+        return obs[WINDOW_MASK] if any(map(has_windows, self.stages.values())) else None
 
 
 def without_mask(space: Dict) -> Dict:

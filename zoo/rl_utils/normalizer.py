@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from zoo.core.ranks import ALONE, Ranks
 from zoo.rl_utils.gae import linear_scan
+
+logger = logging.getLogger(__name__)
 
 
 class RunningMeanStd(nn.Module):
@@ -90,11 +93,12 @@ class RunningMeanStd(nn.Module):
 class WindowMeanStd(RunningMeanStd):
     """Statistics of windows, the entries of n places; only the places that hold an observation count.
 
-    At the start of an episode the first places of a window are empty. So each entry has a count of its own; a state without
-    these counts continues with the count of rows.
+    At the start of an episode the first places of a window are empty. So each entry has a count of its own.
+    Attributes: entry_count: None after a state without these counts was loaded. It belongs to weights that were trained with
+      statistics of all places, by an older version, and that is continued.
     """
 
-    entry_count: Tensor
+    entry_count: Tensor | None
 
     def __init__(self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8) -> None:
         super().__init__(shape, clip, epsilon)
@@ -103,20 +107,27 @@ class WindowMeanStd(RunningMeanStd):
     @torch.no_grad()
     def update_places(self, x: Tensor, is_real: Tensor, weight: Tensor | None = None) -> None:
         """As `update`, for the entries of x [N, *shape] where is_real, which broadcasts to x, is true."""
+        if self.entry_count is None:
+            self.update(x, weight)
+            return
         if self.is_frozen:
             return
         x = x.to(torch.float64)
-        rows = self._valid_rows(x, weight)
-        if not self.entry_count.any():
-            self.entry_count.copy_(self.count.expand_as(self.entry_count))
-        valid = rows & is_real
+        valid = self._valid_rows(x, weight) & is_real
         n_valid = valid.sum(0).to(torch.float64).expand_as(self.entry_count)
         self._merge(x, valid, n_valid, self.entry_count)
         self.count.copy_(self.entry_count.amax())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if f'{prefix}count' in state_dict:
-            state_dict.setdefault(f'{prefix}entry_count', torch.zeros_like(self.entry_count))
+        is_given = f'{prefix}entry_count' in state_dict
+        if is_given and self.entry_count is None:
+            self.entry_count = torch.zeros_like(self.mean)
+        elif not is_given and self.entry_count is not None and f'{prefix}count' in state_dict:
+            logger.warning(
+                'the statistics of windows were made by an older version of zoo, with the empty places at the start of an '
+                'episode, and continue so; new runs count only places that hold an observation'
+            )
+            self.entry_count = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

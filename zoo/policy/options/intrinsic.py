@@ -25,7 +25,7 @@ from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import WINDOW_MASK, Space, empty_obs, leaf_spaces, window_len
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
-from zoo.model.inputs import DictInput, make_input, real_entries
+from zoo.model.inputs import DictInput, has_windows, make_input, real_entries
 from zoo.model.layers import Layers, ValueHead, Width
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import gae_data, gae_estimate
@@ -289,7 +289,7 @@ class RNDNetworks(nn.Module):
 
         def normalised(x: Tensor) -> Tensor:
             each, stage = next(statistics)
-            if not isinstance(each, WindowMeanStd):
+            if not has_windows(each):
                 return each(x)
             return each(x).masked_fill(~real_entries(stage, x, obs[WINDOW_MASK]), 0.0)
 
