@@ -186,3 +186,18 @@ def test_bounds_are_widened_by_rounding_alone() -> None:
     assert low.tolist() == [-np.inf, -1e-6] and high.tolist() == [1 + 1e-6, 500 + 500e-6]
     pixels = spaces.Box(np.zeros((1, 1, 1)), np.full((1, 1, 1), 8.0), 'uint8')
     assert widened_bounds(pixels).high.tolist() == [[[8.0]]]
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'high'),
+    [(np.float32, float(np.finfo(np.float32).max)), (np.float64, float(np.finfo(np.float64).max)), (np.float64, 1e300)],
+)
+@pytest.mark.filterwarnings('error')
+def test_bounds_at_the_largest_number_of_their_type_are_not_left_and_warn_of_no_overflow(
+    dtype: Any, high: float
+) -> None:
+    """Many envs write 'no bound' so; the largest float32 is 3.4028e38."""
+    said: list[str] = []
+    watch = BoundsWatch(spaces.Box(np.array([-high]), np.array([high]), np.dtype(dtype).name), 'e', say=said.append)
+    watch.see(torch.full((2, 1, 1), 3.4028e38))
+    assert said == []

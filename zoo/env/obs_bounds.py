@@ -37,13 +37,21 @@ class Bounds(NamedTuple):
 
 def widened_bounds(space: Box) -> Bounds:
     """The bounds that a number must leave to be outside, and not only rounded."""
-    dtype = np.dtype(space.dtype)
-    rounding = max(ROUNDING, 8 * float(np.finfo(dtype).eps)) if dtype.kind == 'f' and dtype.itemsize < 4 else ROUNDING
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    low = space.low.astype(np.float64)
+    high = space.high.astype(np.float64)
     if obs_dtype(space) == torch.uint8:  # bytes are exact
         return Bounds(low, high)
-    slack_low, slack_high = (np.where(np.isfinite(x), rounding * np.maximum(1.0, np.abs(x)), 0.0) for x in (low, high))
-    return Bounds(np.asarray(low - slack_low), np.asarray(high + slack_high))
+    dtype = np.dtype(space.dtype)
+    rounding = ROUNDING
+    if dtype.kind == 'f':
+        rounding = max(rounding, 8 * float(np.finfo(dtype).eps))
+    with np.errstate(over='ignore'):  # beyond the largest number of a type is infinity: no number is outside
+        return Bounds(low - _slack(low, rounding), high + _slack(high, rounding))
+
+
+def _slack(bound: np.ndarray, rounding: float) -> np.ndarray:
+    """The rounding of a number near each bound; 0 for an infinite one."""
+    return np.where(np.isfinite(bound), rounding * np.maximum(1.0, np.abs(bound)), 0.0)
 
 
 def can_be_outside(space: Box) -> bool:
@@ -66,6 +74,14 @@ class _Watched(NamedTuple):
     high: np.ndarray
 
 
+def _watched(space: Box) -> _Watched:
+    """The bounds in the number type in which zoo holds the observations, which is the fastest to compare."""
+    dtype = np.uint8 if is_scaled_by_bounds(space) else np.float32
+    bounds = widened_bounds(space)
+    with np.errstate(over='ignore'):
+        return _Watched(space, bounds.low.astype(dtype), bounds.high.astype(dtype))
+
+
 class BoundsWatch:
     """Looks at the observations of each rollout; warns once of each leaf that is outside of its bounds.
 
@@ -78,10 +94,10 @@ class BoundsWatch:
         for path, leaf in leaf_spaces(space):
             if path == ACTION_MASK or not isinstance(leaf, Box) or not can_be_outside(leaf):
                 continue
-            is_scaled = is_scaled_by_bounds(leaf)
-            if warns or is_scaled:
-                low, high = (x.astype(np.uint8 if is_scaled else np.float32) for x in widened_bounds(leaf))
-                self._watched[path] = _Watched(leaf, low if warns else np.zeros_like(low), high)
+            if warns or is_scaled_by_bounds(leaf):
+                watched = _watched(leaf)
+                low = watched.low if warns else np.zeros_like(watched.low)
+                self._watched[path] = watched._replace(low=low)
 
     def see(self, obs: Obs) -> None:
         """Looks at the observations of a rollout, [T, B, *O] in each leaf.
