@@ -136,7 +136,6 @@ def test_save_file_has_the_usual_mode(saved: Path) -> None:
         ({'a': [0, {(1,): 2}]}, {}, r'state a\[1\] is of type dict'),
         ({'a': [print]}, {}, r'state a\[0\] is of type builtin_function'),
         ({'__metadata__': 1}, {}, "key '__metadata__'"),
-        ({'x': {'': 1}}, {}, "key '' under 'x/'"),
         ({'x': {2.5: 1}}, {}, "key 2.5 under 'x/'"),
         ({'x': torch.ones(1, dtype=torch.complex128)}, {}, 'state x has dtype torch.complex128'),
         ({}, {'env': {'id': print}}, 'meta/env/id is of type builtin_function'),
