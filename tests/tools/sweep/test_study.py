@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from tests.tools.sweep.tiny import LR, config
-from zoo.core.errors import UserError
+from zoo.core.errors import RunError, UserError
 from zoo.tools.sweep.plan import Plan, make_plan
-from zoo.tools.sweep.study import Study, TrialOutcome, this_process
+from zoo.tools.sweep.study import StorageError, Study, TrialOutcome, this_process
+from zoo.tools.sweep.sweep import run_trial
 
-pytest.importorskip('optuna')
+optuna = pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow  # optuna takes a second to load
 
 SPACE = f'{LR}=log(1e-4,1e-2)'
@@ -170,6 +171,50 @@ def test_unwritable_storage_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'file').touch()
     with pytest.raises(UserError, match='cannot be written.*--storage'):
         Study(plan(tmp_path, storage=str(tmp_path / 'file' / 'journal')))
+
+
+def take_and_end(study: Study) -> None:
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+
+
+@pytest.mark.parametrize('room', [0, 150, 400, 700, 1_000])
+def test_storage_that_is_full_is_one_sentence_and_the_same_command_continues(room: int, tmp_path: Path) -> None:
+    """A limit on the size of files is a full disk: writes fail in the middle of a line, in one call of Optuna or another."""
+    resource = pytest.importorskip('resource')
+    study, journal = Study(plan(tmp_path, n=3)), tmp_path / 'tiny_sweep' / 'journal.log'
+    take_and_end(study)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.stat().st_size + room, most))
+    try:
+        with pytest.raises(
+            RunError, match=r'journal.log cannot be .* \(File too large\); .* same command continues'
+        ) as error:
+            take_and_end(study)
+            take_and_end(study)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert type(error.value) is StorageError
+    again = Study(plan(tmp_path, n=3))
+    while again.n_left():
+        for row in again.rows():
+            if row.state == 'running':  # of the command that ended
+                die(again, optuna.trial.Trial(again._study, row.number))
+        take_and_end(again)
+    assert sum(row.state == 'complete' for row in again.rows()) == 3
+
+
+def test_storage_that_disappears_in_a_trial_ends_the_sweep_and_is_no_failed_trial(tmp_path: Path) -> None:
+    """The pruner's reports are written while a run trains."""
+    wanted = plan(tmp_path, n=2)
+    study, journal = Study(wanted), tmp_path / 'tiny_sweep' / 'journal.log'
+    trial = study.next_trial()
+    journal.rename(tmp_path / 'kept')
+    journal.mkdir()
+    for call in (study.rows, study.next_trial, study.mark_lost, lambda: study.end(trial, TrialOutcome('stopped'))):
+        with pytest.raises(StorageError, match='Is a directory'):
+            call()
+    with pytest.raises(StorageError, match='Is a directory'):
+        run_trial(wanted, trial, study.values_of(trial.params))
 
 
 def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.config.section import value_at
-from zoo.core.errors import UserError, missing_extra
+from zoo.core.errors import RunError, UserError, missing_extra
 from zoo.core.files import open_without_link, refuse_failure
 from zoo.policy.config import of_today
 from zoo.tools.sweep.plan import Plan
@@ -40,9 +40,10 @@ def this_process() -> dict[str, Any]:
 @contextmanager
 def beating(folder: Path) -> Iterator[None]:
     """Gives signs of life while the context lasts: a thread updates the time of a file of this process."""
-    folder.mkdir(parents=True, exist_ok=True)
     file, end = _file(folder, this_process()), threading.Event()
-    file.touch()
+    with refuse_failure(f'the folder {folder} cannot be written', 'make that possible; the same command continues'):
+        folder.mkdir(parents=True, exist_ok=True)
+        file.touch()
 
     def beat() -> None:
         while not end.wait(BEAT_S):
@@ -150,8 +151,46 @@ class SweepResult(NamedTuple):
     n_left: int
 
 
+class StorageError(RunError):
+    """A sweep that cannot read or write its storage any more; what is in it stays."""
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns an OSError of this context into a StorageError, also if a lock of Optuna hid it in an error of its own."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(error, StorageError) or not isinstance(cause, OSError):
+            raise
+        raise StorageError(
+            f'the storage {path} cannot be read or written ({cause.strerror or cause}); once that is fixed, the same command '
+            'continues the sweep'
+        ) from error
+
+
+class _Journal:
+    """A journal file of Optuna whose failures are StorageErrors, whichever object of Optuna reads or writes it."""
+
+    def __init__(self, backend: Any, path: Path) -> None:
+        self._backend, self._path = backend, path
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """Yields the operations from a number on."""
+        with storage_errors(self._path):
+            yield from self._backend.read_logs(log_number_from)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Adds operations at the end."""
+        with storage_errors(self._path):
+            self._backend.append_logs(logs)
+
+
 class Study:
     """The trials of a plan. Raises: UserError if the storage cannot be written, or holds another sweep.
+
+    All methods, and those of trials, raise a StorageError if the storage cannot be read or written any more.
 
     Attributes: beats: the folder where the processes of this storage give signs of life.
     """
@@ -236,7 +275,7 @@ class Study:
 
     def _open(self) -> Any:
         backend = self._optuna.storages.journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
-        storage = self._optuna.storages.JournalStorage(backend)
+        storage = self._optuna.storages.JournalStorage(_Journal(backend, self._plan.storage))
         if any(study.study_name != STUDY for study in storage.get_all_studies()):
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
@@ -276,11 +315,12 @@ class Study:
     @contextmanager
     def _holding(self, suffix: str = '.ask') -> Iterator[None]:
         lock = self._lock(suffix)
-        lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
+        with storage_errors(self._plan.storage):
+            lock.acquire()
+            try:
+                yield
+            finally:
+                lock.release()
 
     def _lock(self, suffix: str) -> Any:
         journal, path = self._optuna.storages.journal, f'{self._plan.storage}{suffix}'

@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, w
 from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, finer_freq, make_plan
 from zoo.tools.sweep.processes import Team, Tell, say_if_too_many
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
-from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
+from zoo.tools.sweep.study import COUNTED, StorageError, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
@@ -158,8 +159,11 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
                 study.end(trial, TrialOutcome('stopped', reason=f'by signal {interrupted.code - 128}'))
                 received.append(interrupted.code - 128)
                 return
+            except StorageError:
+                raise
             except BaseException as error:
-                study.end(trial, TrialOutcome('stopped', reason=f'by {type(error).__name__}'))
+                with suppress(StorageError):  # the error says more
+                    study.end(trial, TrialOutcome('stopped', reason=f'by {type(error).__name__}'))
                 raise
             study.end(trial, outcome)
             _tell(plan, study, trial.number)
@@ -214,13 +218,15 @@ MAX_REASON = 300  # most characters
 def run_trial(plan: Plan, trial: Any, values: dict[str, str]) -> TrialOutcome:
     """Trains the runs of a trial, and reports each evaluation to the pruner.
 
-    A refused config and a failed run are outcomes. Raises: Interrupted after a signal; UserError for an error that every
-    trial would have, such as a folder that cannot be written.
+    A refused config and a failed run are outcomes. Raises: Interrupted after a signal; StorageError; UserError for an error
+    that every trial would have, such as a folder that cannot be written.
     """
     try:
         return _Runs(plan, trial, values).outcome()
     except ConfigError as error:
         return TrialOutcome('refused', reason=' '.join(error.problems)[:MAX_REASON])
+    except StorageError:
+        raise
     except Exception as error:
         if not isinstance(error, RuntimeError | MemoryError) and env_failure(error) is None:
             raise
@@ -370,12 +376,18 @@ def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
 
 def _write_best(plan: Plan, best: TrialRow) -> Path:
     path = plan.folder / 'best.yaml'
-    path.parent.mkdir(parents=True, exist_ok=True)
     words = plan.score.words(best.value) if best.value is not None else ''
     head = f'# trial {best.number} of the sweep {plan.name}: {words}, mean of {plan.n_seed} seeds\n'
-    with whole_file(path) as file:
-        file.write((head + yaml_text(best_config(plan, best))).encode())
+    text = head + yaml_text(best_config(plan, best))
+    with _refuse_full(plan.folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(text.encode())
     return path
+
+
+def _refuse_full(folder: Path) -> AbstractContextManager[None]:
+    return refuse_failure(f'the folder {folder} cannot be written', 'make room there; the same command continues')
 
 
 def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
@@ -405,7 +417,7 @@ def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
         keys=list(plan.spaces),
         trials=trials,
     )
-    with refuse_failure(f'the folder {plan.folder} cannot be written', 'make room there; the same command continues'):
+    with _refuse_full(plan.folder):
         write_trials(plan.folder, found)
 
 
