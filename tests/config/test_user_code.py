@@ -13,6 +13,7 @@ from tests.run.processes import without_override
 from zoo.config.section import ConfigError
 from zoo.config.user_code import (
     absolute_name,
+    installed_files,
     is_in_file,
     load_code,
     load_home,
@@ -121,3 +122,33 @@ def test_file_in_a_folder_that_may_not_be_looked_into_is_refused_in_a_sentence(f
         pytest.raises(ConfigError, match="my.py', which is not there; check the path"),
     ):
         load_code('closed/my.py:Env', 'key')
+
+
+def test_files_of_an_installed_module_are_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [
+        tmp_path / name for name in ('pack_of_test/__init__.py', 'pack_of_test/env.py', 'pack_of_test/more/__init__.py')
+    ]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text('raise SystemExit("it was imported")')
+    (tmp_path / 'single_of_test.py').write_text('raise SystemExit("it was imported")')
+    (tmp_path / 'without_init_of_test').mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    folders = [str(tmp_path)]
+    assert installed_files('pack_of_test', folders) == files[:1]
+    assert installed_files('pack_of_test.env', folders) == files[:2]
+    assert installed_files('pack_of_test.more', folders) == [files[0], files[2]]
+    assert installed_files('single_of_test', folders) == [tmp_path / 'single_of_test.py']
+    for none in (
+        'pack_of_test.other',
+        'single_of_test.env',
+        'without_init_of_test',
+        'no_module_of_test',
+        'math',
+        '',
+        'a..b',
+    ):
+        assert installed_files(none, folders) == []
+    assert installed_files('pack_of_test') == []  # it is on the path, but not where packages are installed

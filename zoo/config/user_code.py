@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import shlex
+import site
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +61,36 @@ def new_place(name: str) -> str:
     home, attribute = split_name(name)
     file = re.split(r'[/\\]', home)[-1]
     return f'{file if os.path.isfile(file) else "NEW.py"}:{attribute}'
+
+
+def installed_files(module: str, folders: Sequence[str] | None = None) -> list[Path]:
+    """The .py files of an installed module: of its top package, and its own; nothing is imported to find them.
+
+    [] for a module elsewhere, such as the current folder, and for one that is not in such files.
+    Args: folders: those of installed packages; None: those of this Python.
+    """
+    top, *inner = module.split('.')
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return []
+    origin = Path(spec.origin) if spec is not None and spec.origin else None
+    if origin is None or origin.suffix != '.py':
+        return []
+    homes = [os.path.realpath(folder) for folder in (_installed_folders() if folders is None else folders)]
+    if not any(Path(os.path.realpath(origin)).is_relative_to(home) for home in homes):
+        return []
+    if not inner:
+        return [origin]
+    file = origin.parent.joinpath(*inner)
+    own = [each for each in (file / '__init__.py', file.with_name(f'{file.name}.py')) if each.is_file()]
+    return [origin, *own[:1]] if own and origin.name == '__init__.py' else []
+
+
+def _installed_folders() -> list[str]:
+    """The folders of this Python for installed packages."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [sysconfig.get_path('purelib'), sysconfig.get_path('platlib'), *site.getsitepackages(), *user]
 
 
 def shown_name(name: str) -> str:

@@ -535,6 +535,62 @@ def test_only_training_of_ones_own_config_is_remembered(run: Path, tmp_path: Pat
     assert not kept.exists()
 
 
+INSTALLED = 'gymnasium.envs.classic_control.cartpole:CartPoleEnv'
+
+
+@pytest.fixture
+def run_of_package(run: Path) -> Path:
+    """The folder of a run on an env of an installed package; this process forgets its consent, like a new one."""
+    folder = serial_pipeline(env=INSTALLED, overrides=[*FEW, 'env.max_episode_steps=50']).run_dir
+    consent.given.clear()
+    return folder
+
+
+def test_env_of_an_installed_package_with_which_the_user_trained_needs_no_consent(run_of_package: Path) -> None:
+    assert _env_of(run_of_package) == INSTALLED
+    assert consent.consent_words() == ''
+    for other in (
+        'gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv',
+        'gymnasium.envs.classic_control.acrobot:AcrobotEnv',
+    ):
+        with pytest.raises(UserError, match='only with your consent'):
+            _env_of(run_of_package, other)
+
+
+def test_env_id_that_an_installed_package_registers_needs_no_consent_either(run: Path) -> None:
+    folder = serial_pipeline(env='gymnasium:CartPole-v1', overrides=FEW).run_dir
+    consent.given.clear()
+    assert _env_of(folder) == 'gymnasium:CartPole-v1'
+
+
+@pytest.mark.parametrize('what', ['own file', 'package', 'place'])
+def test_env_of_an_installed_package_that_is_another_now_needs_consent(
+    what: str, run_of_package: Path, tmp_path: Path
+) -> None:
+    """The memory has another hash or path than the package now, as after an upgrade, or of another Python."""
+    kept = tmp_path / 'state' / 'zoo' / 'trained_on.json'
+    memory = json.loads(kept.read_bytes())
+    package, own = memory[INSTALLED]
+    changed = {
+        'own file': {own: '0' * 64},
+        'package': {package: '0' * 64},
+        'place': {'/elsewhere/cartpole.py': '0' * 64},
+    }
+    memory[INSTALLED] |= changed[what]
+    kept.write_text(json.dumps(memory))
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(run_of_package)
+
+
+def test_module_of_the_current_folder_needs_consent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would run bytecode next to it, so its text says nothing; the name of its file is remembered."""
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    folder = serial_pipeline(env='my_coin:Coin', overrides=FEW).run_dir
+    consent.given.clear()
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(folder)
+
+
 def test_learner_remembers_no_env_since_its_config_may_be_of_a_trusted_checkpoint(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import gymnasium
 
 from zoo.config.section import ConfigError, ConfigLike, has_key, value_at
 from zoo.config.source import digest_that_ran, split_override
-from zoo.config.user_code import is_in_file, load_home, members, names_code, new_place, split_name
+from zoo.config.user_code import installed_files, is_in_file, load_home, members, names_code, new_place, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder, is_private, keep_user_file, read_small, user_file
@@ -139,14 +139,18 @@ given_imports: list[str] = []  # modules and files that `give_imports` was given
 def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     """Remembers code and addresses of the user's own config: in this process, a checkpoint may name them without consent.
 
-    Args: remembers_env: remember the env for later processes too, if it is in a file.
+    Args: remembers_env: remember the env for later processes too, if it is in a file or an installed package.
     """
     given.update(name for _, name in _names(storable(config)))
     given_elsewhere.update(name for path, name in _names(storable(config)) if path != 'env.id')
     given.update(_addresses(storable(config)))
-    if remembers_env and is_in_file(name := str(value_at(config, 'env.id'))):
+    name = str(value_at(config, 'env.id'))
+    is_any_code = split_name(name)[1] in OLD_GYM  # its keyword arguments name what is loaded
+    if remembers_env and ':' in name and name not in ENV_REGISTRY and not is_any_code:
         # of the text that ran: the file may have been replaced since
-        kept, entry = _remembered(), digest_that_ran(split_name(name)[0]) or _hash_of(name)
+        ran = digest_that_ran(split_name(name)[0]) if is_in_file(name) else None
+        entry = ran or _hash_of(name)
+        kept = {} if entry is None else _remembered()
         if entry is not None and kept.get(name) != entry:
             keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
 
@@ -157,7 +161,7 @@ def give_imports(words: Sequence[str]) -> None:
 
 
 def _remembered() -> dict[str, Any]:
-    """The remembered hashes of files, by the names of the envs in them; empty if the memory file cannot be read.
+    """The remembered hashes, see `_hash_of`, by the names of envs; empty if the memory file cannot be read.
 
     A file that another user owns or may write is not believed: it would give consent in this user's place.
     """
@@ -171,21 +175,34 @@ def _remembered() -> dict[str, Any]:
 
 
 def _is_known(name: object) -> bool:
-    """Whether a name is of an env in a file of the current folder that the user has trained on, and is unchanged since.
+    """Whether a name is of an env in a file of the current folder, or in an installed package, on which the user has trained,
+    and which is unchanged since.
 
     The memory is read for such names alone: a run of another env opens no file outside of its folder.
     """
-    if not isinstance(name, str) or not is_in_file(name) or not Path(name).is_relative_to(current_folder()):
+    if not isinstance(name, str):
         return False
-    kept = _remembered().get(name)
+    if is_in_file(name):
+        may_be_known = Path(name).is_relative_to(current_folder())
+    else:
+        module = split_name(name)[0]
+        may_be_known = MODULE.fullmatch(module) is not None and bool(installed_files(module))
+    kept = _remembered().get(name) if may_be_known else None
     return kept is not None and kept == _hash_of(name)
 
 
-def _hash_of(name: str) -> str | None:
-    """The hash of the file in a name; None if it is no regular file, or cannot be read."""
+def _hash_of(name: str) -> str | dict[str, str] | None:
+    """The hash of the file in a name, or the hashes of the files of an installed module by path; None without such a file."""
+    module = split_name(name)[0]
     with suppress(OSError, ValueError):
-        return hashlib.sha256(read_small(Path(split_name(name)[0]))).hexdigest()
+        if is_in_file(name):
+            return _digest(Path(module))
+        return {str(path): _digest(path) for path in installed_files(module)} or None
     return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_small(path)).hexdigest()
 
 
 def consent_words(config: ConfigLike | None = None, run_dir: Path | None = None) -> str:
@@ -229,7 +246,7 @@ def check_names(
     Args: trust: True: no more consent is needed, and code that these sections name is imported at once, since it may
       register other names of the config; without: keys of these sections that are not used, with all keys below them.
     Code or an address needs no consent if an override replaces it, or if the user's own config had it in this process. An env
-    in a file of the current folder needs none if the user has trained on it and the file has not changed.
+    in a file of the current folder or an installed package needs none if the user has trained on it and it has not changed.
     Raises: CheckpointError for the first one without consent; the message says what to type.
     """
     if isinstance(trust, str):
