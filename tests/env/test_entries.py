@@ -18,6 +18,8 @@ from tests.envs import LimitEnv, play
 from tests.policy_envs import job_config
 from zoo import load_policy, serial_pipeline
 from zoo.env import EnvConfig, UnsupportedEnvError, check_env, make_env, make_vector_env
+from zoo.env.adapter import convert_space
+from zoo.env.entries import kept_space
 
 NUMBER = Box(0, np.inf, (1,), np.float32)
 
@@ -212,3 +214,15 @@ def test_run_with_dropped_entries_evaluates_and_its_policy_acts_on_whole_observa
     part = {'n': whole['n'], 'goal': {'deep': {'x': whole['goal']['deep']['x']}, 'place': whole['goal']['place']}}
     assert 'word' in whole['goal']['deep']
     assert torch.equal(torch.as_tensor(policy.act(whole)), torch.as_tensor(policy.act(part)))
+
+
+def test_hint_for_a_part_of_a_tuple_names_the_entry_around_it_which_can_be_left_out() -> None:
+    box, text = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Text(5)
+    inner = gymnasium.spaces.Tuple([box, gymnasium.spaces.Dict(word=text)])
+    space = gymnasium.spaces.Dict(a=gymnasium.spaces.Dict(b=inner), x=box)
+    with pytest.raises(UnsupportedEnvError, match=r"in the entry 'a\.b\.1\.word' .*env\.drop_obs=\[a\.b\]"):
+        convert_space(space, 'observation', 'e')
+    assert list(kept_space(space, ['a.b'], 'e').spaces) == ['x']  # type: ignore[union-attr]
+    with pytest.raises(UnsupportedEnvError) as error:
+        convert_space(inner, 'observation', 'e')
+    assert 'drop_obs' not in str(error.value)

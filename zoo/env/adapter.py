@@ -25,23 +25,26 @@ WAY_OUT = {
 }
 
 
-def convert_space(space: object, role: str, name: str, path: str = '') -> Space:
+def convert_space(space: object, role: str, name: str, path: str = '', droppable: str | None = None) -> Space:
     """The zoo space of a gymnasium or old gym space.
 
     Args:
       role: 'observation' or 'action';  name: of the env;  path: of this space in the env's. All are for error messages.
+      droppable: path of the entry with this space that env.drop_obs can leave out, '' if there is none; None: as `path`.
     Raises: UnsupportedEnvError that names a leaf of another kind, an empty leaf, or one with bounds that are no numbers.
     """
     kinds = [kind.__name__ for kind in type(space).__mro__]
     parts = getattr(space, 'spaces', None)
     if isinstance(parts, Mapping):
-        return Dict(_convert_parts(parts, role, name, path))
+        return Dict(_convert_parts(parts, role, name, path, droppable))
     if isinstance(parts, (tuple, list)) and 'OneOf' not in kinds:
-        return Dict(_convert_parts({str(i): part for i, part in enumerate(parts)}, role, name, path), is_tuple=True)
+        numbered = {str(i): part for i, part in enumerate(parts)}
+        whole = path if droppable is None else droppable  # entries of a Tuple have no names, so all of it is left out
+        return Dict(_convert_parts(numbered, role, name, path, whole), is_tuple=True)
     leaf = _convert_leaf(space)
     of = f'{role} space' if not path else f'{role} space, in the entry {path!r},'
     if leaf is None:
-        do = _way_out(space, role, path)
+        do = _way_out(space, role, path if droppable is None else droppable)
         has = f'the {role} space {space}' if not path else f'in the entry {path!r} of its {role} space {space}'
         raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; {do}.')
     if fault := space_fault(leaf):
@@ -49,25 +52,27 @@ def convert_space(space: object, role: str, name: str, path: str = '') -> Space:
     return leaf
 
 
-def _way_out(space: object, role: str, path: str) -> str:
-    """What a user can do about a leaf of a kind that is not supported."""
+def _way_out(space: object, role: str, droppable: str) -> str:
+    """What a user can do about a leaf of a kind that is not supported. Args: droppable: as of `convert_space`."""
     kinds = [kind.__name__ for kind in type(space).__mro__]
     form = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
-    if role != 'observation' or not path:
+    if role != 'observation' or not droppable:
         return f'wrap the env: {form}'
-    ways = [f'leave the entry out by env.drop_obs=[{path}]']
+    ways = [f'leave the entry out by env.drop_obs=[{droppable}]']
     if type(space).__module__.startswith('minigrid.'):
         ways.append('see the image alone by env.wrappers=[minigrid.wrappers:ImgObsWrapper]')
     return f'{", ".join(ways)}, or wrap the env: {form}'
 
 
-def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) -> dict[str, Space]:
+def _convert_parts(
+    parts: Mapping[Any, Any], role: str, name: str, path: str, droppable: str | None
+) -> dict[str, Space]:
     check_names(parts, role, name)
     if not parts:
         at = f' has no entries at {path!r}' if path else ' has no entries'
         raise UnsupportedEnvError(f'env {name!r}: the {role} space{at}, wanted one or more; leave empty ones out.')
     return {
-        name_of(key): convert_space(part, role, name, f'{path}.{name_of(key)}' if path else name_of(key))
+        name_of(key): convert_space(part, role, name, f'{path}.{name_of(key)}' if path else name_of(key), droppable)
         for key, part in parts.items()
     }
 
