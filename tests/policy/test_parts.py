@@ -23,6 +23,7 @@ from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
 from zoo.policy.gradient_steps import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
+from zoo.run.config import resolve_config
 
 
 def test_what_is_stored_is_the_policy_that_acted() -> None:
@@ -75,6 +76,33 @@ def test_an_exploration_may_forbid_choices_and_one_that_only_evaluates_is_not_ca
     assert policy.collect_mode.forward(torch.zeros(5, 2), None)['action'].tolist() == [1] * 5
     monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'wrong_of_test', lambda dist, logit: logit * torch.nan)
     make_policy(OBS, TWO_ACTIONS, collect=dict(exploration='wrong_of_test'), enable_field=('eval',))
+
+
+@pytest.mark.parametrize('executor', ['eager', 'auto'])
+@pytest.mark.parametrize('recurrent', [False, True])
+def test_options_of_an_exploration_follow_their_schedules_from_rollout_to_rollout(
+    executor: str, recurrent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 envs x 16 steps a rollout: env steps 0, 64, 128, 192 of 256; from 1 to .2 over the run these are 1, .8, .6, .4."""
+    seen: list[tuple[float, int]] = []
+
+    def mine(dist: Any, logit: torch.Tensor, *, share: float = 0.5, env_step: int = -1) -> torch.Tensor:
+        seen.append((share, env_step))
+        return logit * share
+
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'mine_of_test', mine)
+    policy: dict[str, Any] = dict(
+        collect=dict(exploration={'type': 'mine_of_test', 'share': {'start': 1.0, 'end': 0.2}}),
+        learn=dict(executor=executor),
+    )
+    if recurrent:
+        policy['model'] = dict(recurrent=dict(cell='gru'))
+    config = resolve_config(job_config(tmp_path, max_env_step=256, policy=policy))
+    assert config.policy.collect.exploration.share == {'start': 1.0, 'end': 0.2, 'over': 256}
+    serial_pipeline(config)
+    values = list(dict.fromkeys(seen))
+    assert [step for _, step in values] == [0, 64, 128, 192]
+    assert [share for share, _ in values] == pytest.approx([1.0, 0.8, 0.6, 0.4])
 
 
 ROWS = 'observations of the first rollout'

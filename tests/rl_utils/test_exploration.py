@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Annotated
 
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from zoo.config.components import make_component
+from zoo.config.components import checked_spec, component_at, make_component, moves
 from zoo.config.section import ConfigError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.rl_utils.distribution import Bounds
@@ -181,3 +184,56 @@ def test_can_be_traced_and_changes_no_input(name, dist):
     before = logit.clone()
     traced = torch.compile(lambda x: part(dist, x), backend='eager', fullgraph=True, dynamic=False)
     assert torch.equal(traced(logit), part(dist, logit)) and torch.equal(logit, before)
+
+
+def spec(**options) -> dict:
+    return checked_spec(EXPLORATION_REGISTRY, options, 'policy.collect.exploration')
+
+
+@pytest.fixture
+def own(monkeypatch) -> None:
+    def mine(dist, logit, *, share: Annotated[float, Field(ge=0, le=1)] = 0.5):
+        return logit * share
+
+    def late(dist, logit, *, env_step: int = 0):
+        return logit * env_step
+
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'mine_of_test', mine)
+    monkeypatch.setitem(EXPLORATION_REGISTRY.entries, 'late_of_test', late)
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'values'),
+    [  # at env steps 0, 25, 50, 1000
+        ({'start': 0.5, 'end': 0.1, 'over': 50}, [0.5, 0.3, 0.1, 0.1]),
+        ([[0, 1.0], [50, 0.0]], [1.0, 0.5, 0.0, 0.0]),
+        ({'points': [[0, 0.4], [50, 0.2]], 'kind': 'step'}, [0.4, 0.4, 0.2, 0.2]),
+    ],
+)
+def test_an_option_that_is_a_schedule_has_its_value_at_an_env_step(schedule, values, own) -> None:
+    made = make_component(EXPLORATION_REGISTRY, spec(type='mine_of_test', share=schedule))
+    assert moves(made)
+    found = [component_at(made, step)(None, torch.ones(1)).item() for step in (0, 25, 50, 1000)]
+    assert found == pytest.approx(values)
+
+
+def test_a_number_is_no_schedule_and_an_option_env_step_is_the_env_step(own) -> None:
+    made = make_component(EXPLORATION_REGISTRY, spec(type='mine_of_test', share=0.25))
+    assert not moves(made) and component_at(made, 7) is made
+    made = make_component(EXPLORATION_REGISTRY, 'late_of_test')
+    assert moves(made) and component_at(made, 7)(None, torch.ones(1)).item() == 7
+
+
+@pytest.mark.parametrize(
+    ('name', 'option', 'value', 'said'),
+    [
+        ('epsilon', 'epsilon', {'start': 2, 'end': 0.1}, 'it reaches 2 but each of its values should be less than'),
+        ('epsilon', 'epsilon', {'start': 1, 'end': 0}, 'it reaches 0 but each of its values should be greater than 0'),
+        ('temperature', 'temperature', {'start': 0, 'end': 1}, 'it reaches 0 but each of its values should be greater'),
+        ('epsilon', 'epsilon', 2, 'must be a number > 0 and <= 1 or {start, end, over} or {points, kind}'),
+        ('temperature', 'temperature', [[0, 1.0], [9, 0.0]], 'it reaches 0 but each of its values should be greater'),
+    ],
+)
+def test_every_value_of_a_schedule_is_in_the_range_of_the_option(name, option, value, said) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        spec(type=name, **{option: value})

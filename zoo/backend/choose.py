@@ -48,6 +48,7 @@ class ExecutorRequest(NamedTuple):
     components: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
     exploration: str = 'sample'  # C acts only with 'sample'
+    exploration_moves: bool = False  # its options change with env steps: neither C nor a compiled program acts with it
     is_quiet: bool = False  # nothing is logged
     own_code: str = ''  # why C cannot run steps of zoo with the code that options put into them, in a sentence
 
@@ -81,7 +82,8 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
     why_not_compiled = _why_not_compiled(model, device, request)
     if not why_not_compiled:
-        what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
+        only_updates = device.type == 'cpu' or request.exploration_moves
+        what = 'updates are' if only_updates else 'updates and acting are'
         _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return _graph(model, dist, is_named=request.executor == 'graph')
     if request.executor == 'auto' and not is_missing:

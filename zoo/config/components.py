@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
+from zoo.config.schedule import Linear, Points, schedule_value, values_of
 from zoo.config.section import ConfigError, Section, is_class, made_by, plain, validate
 from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.yaml_io import function_name
@@ -213,11 +216,57 @@ def options_of(item: Any) -> type[Section]:
     return made_by(options_of, (item,), create_model('Options', __base__=Section, **fields))
 
 
+SCHEDULED = ('exploration',)
+"""Kinds whose functions take schedules over env steps for their options that are numbers; see `component_at`."""
+
+
+def _number_or_schedule(field: FieldInfo) -> tuple[Any, Any]:
+    """The type and the default of an option that is a number, or a schedule all of whose values the option may have."""
+    number: Any = Annotated[(float, *field.metadata)] if field.metadata else float
+    adapter: TypeAdapter[float] = TypeAdapter(number)
+
+    def within_range(value: Any) -> Any:
+        for each in values_of(value):
+            try:
+                adapter.validate_python(each)
+            except ValidationError as error:
+                said = error.errors()[0]['msg'].removeprefix('Input ')  # 'Input should be greater than 0'
+                raise ValueError(f'it reaches {each:g} but each of its values {said}.') from error
+        return value
+
+    either = Annotated[Union[number, Linear, Points], AfterValidator(within_range)]  # noqa: UP007  # number is no class
+    return either, Field(field.default, description=field.description)
+
+
+def component_at(component: Any, env_step: int) -> Any:
+    """A component as it is at an env step: a number for each option that is a schedule; an option `env_step` is that step."""
+    if not moves(component):
+        return component
+    options = []
+    for name, value in component.options:
+        if name == 'env_step':
+            value = env_step
+        elif isinstance(value, Linear | Points):
+            value = schedule_value(value, env_step)
+        options.append((name, value))
+    return dataclasses.replace(component, options=tuple(options))
+
+
+def moves(component: Any) -> bool:
+    """Whether a component is a function whose options change with the env steps of a run."""
+    if not isinstance(component, Component):
+        return False
+    return any(name == 'env_step' or isinstance(value, Linear | Points) for name, value in component.options)
+
+
 @functools.cache
 def _section(item: Any, kind: str, name: str, common: type[Section]) -> type[Section]:
     options = options_of(item)
     bases = (options,) if common is Section else (common, options)
     fields: Any = {'type': (str, Field(name, description=f'registered name of the {kind}'))}
+    if kind in SCHEDULED and not isinstance(item, type):
+        numbers = {key: field for key, field in options.model_fields.items() if field.annotation is float}
+        fields |= {key: _number_or_schedule(field) for key, field in numbers.items()}
     return made_by(_section, (item, kind, name, common), create_model(options.__name__, __base__=bases, **fields))
 
 

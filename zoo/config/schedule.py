@@ -169,10 +169,16 @@ def schedule_problem(name: str, value: Any) -> str:
     return ''
 
 
-def greatest(schedule: float | Linear | Points) -> float:
+def values_of(schedule: float | Linear | Points) -> list[float]:
+    """The values between which those of a schedule lie; of a number, the number."""
     if isinstance(schedule, Linear):
-        return max(schedule.start, schedule.end)
-    return max(value for _, value in schedule.points) if isinstance(schedule, Points) else schedule
+        return [schedule.start, schedule.end]
+    return [value for _, value in schedule.points] if isinstance(schedule, Points) else [schedule]
+
+
+def greatest(schedule: float | Linear | Points) -> float:
+    """The largest value of a schedule."""
+    return max(values_of(schedule))
 
 
 def _at_most_1(schedule: float | Linear | Points) -> float | Linear | Points:

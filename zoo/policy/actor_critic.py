@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
-from zoo.config.components import make_component
+from zoo.config.components import component_at, make_component, moves
 from zoo.config.schedule import Rates
 from zoo.core.data import (
     Columns,
@@ -101,7 +101,8 @@ class ActorCriticPolicy(NetworkPolicy):
         cfg = self.cfg
         self.learns = 'learn' in self._fields
         self.explores = self.learns or 'collect' in self._fields
-        self._explore = make_component(EXPLORATION_REGISTRY, cfg.collect.exploration)
+        self._exploration = make_component(EXPLORATION_REGISTRY, cfg.collect.exploration)
+        self._explore = component_at(self._exploration, self._collect_step)
         super()._build()
         own_rates = (name for name in cfg.learn if name.endswith('_learning_rate') and cfg.learn[name] is not None)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates), self.at_rate_0)
@@ -121,7 +122,7 @@ class ActorCriticPolicy(NetworkPolicy):
             self._check_exploration(empty_obs(self.obs_space, (N_ZERO,), self.device), 'observations of zeros')
         for option in self.options:
             option.attach(self)
-        request = executor_request(self, self._explore.name, self.steps_per_env_step())
+        request = executor_request(self, self._exploration, self.steps_per_env_step())
         self._execution = Execution(self._model, self.dist, self.device, request)
         self.compile_env = env_compiler(request, self.device)
 
@@ -152,6 +153,8 @@ class ActorCriticPolicy(NetworkPolicy):
             return super()._start_acting(obs, first)
         if self._is_unchecked:
             self._first_obs.append(map_tensors(lambda x: x[0], obs))
+        if moves(self._exploration):  # compiled acting holds the options as constants
+            return super()._start_acting(obs, first)
         explore = None if self._explore.name == 'sample' else self._explore
         noise = partial(self._noise.rollout, first=first)
         acting = self._execution.executor.start_acting(obs, noise, self._acts_with_value, explore)
@@ -159,6 +162,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
         super()._begin_rollout(collect_iter, env_step)
+        self._explore = component_at(self._exploration, self._collect_step)
         for obs in self._first_obs:
             self._check_exploration(obs, 'the first observations')
         self._first_obs = []

@@ -13,9 +13,10 @@ from torch import nn
 
 from zoo.backend.choose import ExecutorRequest, Named, choose_executor
 from zoo.backend.places import StepParts, why_not
-from zoo.config.components import name_of
+from zoo.config.components import moves, name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, rank_count_text
+from zoo.core.registry import Component
 from zoo.core.seeding import stream
 from zoo.policy.options import Owner
 from zoo.rl_utils.distribution import ActionDist
@@ -42,7 +43,7 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
             module.ranks = ranks
 
 
-def executor_request(policy: Owner, exploration: str, step_per_env_step: float) -> ExecutorRequest:
+def executor_request(policy: Owner, exploration: Component, step_per_env_step: float) -> ExecutorRequest:
     """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
     cfg, run = policy.cfg.learn, policy.run
     n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
@@ -59,7 +60,8 @@ def executor_request(policy: Owner, exploration: str, step_per_env_step: float) 
         n_step,
         components,
         eager_only=why,
-        exploration=exploration,
+        exploration=exploration.name,
+        exploration_moves=moves(exploration),
         own_code=why_not('native', StepParts(numbers=policy.objective.fixed)),
     )
 

@@ -2,7 +2,8 @@
 
 Each function takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution.
 It runs with every step: compiled together with the network where acting is compiled (on GPUs), else eagerly. C acts with
-'sample' alone. The attribute `kinds` of a function names the distributions that it is for, in a composite each of its parts.
+'sample' alone. An option that is a number may be a schedule over env steps, and an option `env_step` gets the env steps before
+the rollout (`zoo.config.components.component_at`); then it always runs eagerly. The attribute `kinds` of a function names the distributions that it is for, in a composite each of its parts.
 """
 
 from __future__ import annotations

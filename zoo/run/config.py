@@ -320,6 +320,8 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     envs += sets.values() if isinstance(sets, dict) else ()
     for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
         found += values.values() if isinstance(values, dict) else ()
+    exploration = value_at(config, 'policy.collect.exploration')  # options of its functions may be schedules
+    found += exploration.values() if isinstance(exploration, dict) else ()
     yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
 
 
