@@ -168,3 +168,17 @@ def test_stored_config_has_no_passwords_in_sinks_and_all_other_texts_as_they_are
     hidden = stored['logger']['sinks'][0]['options']['url']
     assert 'secret' not in hidden and 'host/x' in hidden
     assert 'secret' not in str(storable(cfg, hides=True))
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('{' + ', '.join(f'k{i}: 1' for i in range(11_000)) + '}', 'more than 20,000 keys and values in line 1'),
+        ('x: ' + 'y' * (1 << 20), 'cannot be read .it has more than 1,048,576 bytes'),
+    ],
+    ids=['keys', 'bytes'],
+)
+def test_yaml_file_that_is_too_large_is_refused(text: str, said: str, tmp_path) -> None:
+    (tmp_path / 'a.yaml').write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_config(tmp_path / 'a.yaml')

@@ -23,6 +23,8 @@ _SCALARS = {
     'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
     r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
 }
+MAX_BYTE, MAX_NODE = 1 << 20, 20_000
+"""Size of a YAML file, and the number of its keys and values together: a config has some hundred, and 20,000 take seconds."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -45,11 +47,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     _depth = 0
+    _n_node = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self._depth > MAX_DEPTH:  # else Python's recursion limit ends it, with an error that is not YAML's
             mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_DEPTH} levels', mark)
+        self._n_node += 1
+        if self._n_node > MAX_NODE:
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_NODE:,} keys and values', mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -106,7 +113,7 @@ def yaml_problem(error: Exception) -> str:
 def config_of_yaml(path: Path) -> dict[str, Any]:
     """Reads the config of a YAML file. Raises: ConfigError."""
     try:
-        data = parse_yaml(read_small(path).decode())
+        data = parse_yaml(read_small(path, MAX_BYTE).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f'{path} is not valid YAML: {yaml_problem(error)}; correct it there.') from error
     except OSError as error:

@@ -331,6 +331,14 @@ def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_no
     assert not {'sprung', 'pwned'} & set(report['made'])
 
 
+def test_more_keys_than_any_run_has_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = with_value(tmp_path / 'c', 'meta.version', {f'k{i}': 1 for i in range(100_001)})
+    with pytest.raises(
+        CheckpointError, match='is malformed although its checksum is correct: meta has more than 100,000 keys'
+    ):
+        load_checkpoint(path)
+
+
 @pytest.mark.parametrize('value', ['x', 3, None, [1], True, {'x': 1}])
 @pytest.mark.parametrize('has_statistics', [True, False])
 def test_statistics_that_are_none_do_not_fit(

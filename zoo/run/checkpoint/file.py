@@ -27,6 +27,9 @@ from zoo.core.processes import machine_memory
 
 MAX_HEADER = 1 << 24
 """Largest size of the JSON header of a file, in bytes: 16 MB become at most 24 times as much in Python, 0.4 GB."""
+MAX_KEY = (
+    100_000  # keys in meta, and in the values of a state: dicts take ten times the memory of lists of the same length
+)
 MAX_DEPTH = 64  # levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000
 DTYPES = {
     torch.float64: 'F64',
@@ -214,6 +217,8 @@ def _has_digest(file: BufferedReader, head: bytes) -> bool:
 
 
 def _object(name: str, text: str) -> dict[str, Any]:
+    if text.count('":') > MAX_KEY:  # counted before it is parsed
+        raise ValueError(f'{name} has more than {MAX_KEY:,} keys')
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f'{name} is {brief(value)}: it should be a JSON object')

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from zoo.config.yaml_io import MAX_BYTE
 from zoo.core.files import open_without_link, read_small
 from zoo.core.streams import CLEAR_LINE, ClearingFormat, is_terminal, visible
 
@@ -28,7 +29,6 @@ FIRST_S, GROWTH = (
 )  # seconds before the first line of the log; each later time is at least 1.1 times the one before
 TAIL_BYTE = 1 << 16  # of a log: some hundred lines
 USUAL_WIDTH = 80  # of a terminal that does not know its own
-MOST_CONFIG_BYTE = 1 << 20
 
 
 class Work(NamedTuple):
@@ -94,7 +94,7 @@ def share_of(folder: Path) -> float:
 @cache
 def _max_env_step(folder: Path) -> int:
     """Reads the env steps of a run from its config. Raises: OSError, ValueError if they are not there."""
-    text = read_small(folder / 'config.yaml', MOST_CONFIG_BYTE).decode()
+    text = read_small(folder / 'config.yaml', MAX_BYTE).decode()
     found = re.search(r'^max_env_step: (\d+)$', text, re.MULTILINE)
     if found is None:
         raise ValueError('no max_env_step')
