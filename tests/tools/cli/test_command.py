@@ -403,3 +403,8 @@ def test_error_that_nobody_expects_shows_its_lines_and_what_to_do(tmp_path: Path
     assert "failing.py failed in line 1 with NameError: name 'nothing' is not defined" in done.stderr
     done = run_in('train', 'failing.py', '--debug', cwd=tmp_path)
     assert done.returncode == 1 and 'Traceback' in done.stderr and 'was not expected' not in done.stderr
+
+
+def test_name_with_a_line_end_is_one_line_of_an_error(in_tmp: Path) -> None:
+    done = run_python('-m', 'zoo', 'plot', 'a\nzoo: error: forged', '-o', 'x.svg')
+    assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'problems' not in done.stderr, done.stderr

@@ -329,3 +329,32 @@ def test_log_with_other_names_in_every_line_takes_a_limited_memory(
     path = tmp_path / 'metrics.jsonl'
     path.write_text(''.join(f'{{"env_step": {i}, "wall_s": 1, "m{i}": 1}}\n' for i in range(1_000)))
     assert list(read._columns(path)) == ['env_step', 'wall_s', *(f'm{i}' for i in range(8))]  # 10 columns x 1,000 lines
+
+
+@pytest.mark.parametrize('make', [Path.mkdir, os.mkfifo])
+def test_folder_or_pipe_with_the_name_of_a_config_makes_no_run(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path('runs/a'), made_run([1], [5.0]))
+    Path('runs/b').mkdir()
+    make(Path('runs/b/config.yaml'))
+    assert [run.path for run in named_runs(['runs'])] == [Path('runs/a')]
+    with pytest.raises(UserError, match='no run at runs/b: neither it nor a folder in it has a config.yaml'):
+        named_runs(['runs/b'])
+
+
+def test_readable_runs_are_named_as_for_other_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ('x/a', 'x/b', 'y'):
+        write_run(Path('runs') / name, made_run([1], [5.0]))
+    assert [run.path for run in read.readable_runs(['x'])] == [Path('runs/x/a'), Path('runs/x/b')]
+    assert len(read.readable_runs(['last'])) == 1
+
+
+def test_option_that_an_older_run_lacks_makes_no_group_if_it_is_0(tmp_path: Path) -> None:
+    one, other = made_run([1], [5.0]), made_run([1], [5.0])
+    assert len(groups([one, other])) == 1
+    label = list(groups([one]))
+    other.config.setdefault('policy', {})['noise_color'] = 0.0
+    assert list(groups([one, other])) == label

@@ -132,6 +132,7 @@ def test_other_sweep_in_the_storage_is_refused(
     Study(plan(tmp_path))
     with pytest.raises(UserError) as caught:
         Study(plan(tmp_path, *texts, **rules))
+    assert 'what has changed in the config since then' in str(caught.value)
     assert 'holds another sweep' in str(caught.value) and said in str(caught.value), str(caught.value)
 
 

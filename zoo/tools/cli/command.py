@@ -86,6 +86,8 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
         # before the ranks meet, only rank 0 shows what all of them log
         handler.addFilter(partial(filter_rank_log, rank))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level == 'info':
+        logging.getLogger('matplotlib').setLevel(logging.WARNING)  # at its first use it tells of files of its own
 
 
 def _names_code(args: argparse.Namespace) -> bool:
@@ -133,7 +135,10 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
 
         if isinstance(error, UserError | RanksLostError):
             time.sleep(RANK_0_REPORT_S)  # rank 0 reports the same, or the cause; torchrun then ends this process
-    problems = str(error).splitlines() or [type(error).__name__]
+    from zoo.config.section import ConfigError
+
+    sentences = error.problems if isinstance(error, ConfigError) else [str(error) or type(error).__name__]
+    problems = ['\\n'.join(text.splitlines()) for text in sentences]  # a name of a file may have lines
     if len(problems) == 1:
         say(f'{problems[0]}{hint}', _error())
         return code

@@ -43,7 +43,7 @@ ARGUMENTS = {
             'folders',
             nargs='*',
             metavar='FOLDER',
-            help=f'runs, or folders that hold some at any depth (default {ROOT})',
+            help=f'runs, or folders that hold some at any depth, a name in runs/, or last (default {ROOT})',
         ),
         argument(
             '--sort', default='time', metavar='ORDER', help='time (oldest first), return, steps or name (default time)'

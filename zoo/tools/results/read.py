@@ -37,7 +37,7 @@ MAX_ROW, MAX_CELL = 100_000, 20_000_000
 """Lines of a log that are kept, once for lines of evaluations and once for others; numbers in all its columns: 160 MB."""
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 FEW = 4  # least points of a curve of evaluations
-EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
+EMPTY = ('null', 'false', '[]', '{}', '', '0', '0.0', '["*"]')
 KINDS: dict[str, Any] = {
     **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
     **dict.fromkeys(('policy.type', 'env.id'), (str, 'a text')),
@@ -170,7 +170,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = [path] if (path / CONFIG).is_file() else [file.parent for file in path.rglob(CONFIG)]
+        inside = [path] if (path / CONFIG).is_file() else _runs_in(path)
         for folder in inside or [_folder_of(path)]:
             found.setdefault(folder.resolve(), folder)  # two paths may name one run
     return sorted(found.values(), key=lambda folder: (folder.name, str(folder)))
@@ -291,10 +291,15 @@ def _folder_of(path: Path) -> Path:
     raise UserError(_no_run(path))
 
 
+def _runs_in(path: Path) -> list[Path]:
+    """The run folders below a path: a folder or a pipe with the name of a config makes none."""
+    return [file.parent for file in path.rglob(CONFIG) if file.is_file()]
+
+
 def _no_run(path: Path) -> str:
     """Returns a sentence that there is no run at a path, with what is close to it."""
     if path.is_dir():
-        inside = sorted(file.parent for file in path.rglob(CONFIG))
+        inside = sorted(_runs_in(path))
         if not inside:
             return f'no run at {path}: neither it nor a folder in it has a {CONFIG}; name the folder of a run, or train one'
         return f'{path} is no run but holds {len(inside)}; name one of them, e.g. {inside[-1]}'
@@ -380,10 +385,13 @@ def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
     return samples([read_run(path) for path in find_runs([_place(word) for word in words])])
 
 
-def readable_runs(folders: Sequence[str]) -> list[Run]:
-    """Reads the runs in folders; logs a warning for one that cannot be read. Raises: UserError if none can be read."""
+def readable_runs(words: Sequence[str]) -> list[Run]:
+    """Reads the runs that words name, as `named_runs`; logs a warning for one that cannot be read.
+
+    Raises: UserError if none can be read.
+    """
     runs, problems = [], []
-    for path in find_runs(folders):
+    for path in find_runs([_place(word) for word in words]):
         try:
             runs.append(read_run(path))
         except UserError as error:
@@ -411,7 +419,7 @@ def _place(word: str | os.PathLike[str]) -> Path:
 
 def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
     """Returns the newest run in a folder, preferably one with a checkpoint; the folder itself if it has no run."""
-    runs = [file.parent for file in folder.rglob(CONFIG)]
+    runs = _runs_in(folder)
     if not runs:
         return folder
     newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), time_of(run)))

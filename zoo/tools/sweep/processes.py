@@ -17,6 +17,7 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import Any, NamedTuple
 
+from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.processes import (
     Interrupted,
@@ -179,8 +180,11 @@ def _run(
         pipe.send({'value': value})
         exit_code = 0
     except (UserError, RunError) as error:
-        plain = UserError if isinstance(error, UserError) else RunError  # instances of subclasses may not be picklable
-        pipe.send({'error': plain(str(error)[:MAX_TEXT])})
+        text = str(error)[:MAX_TEXT]  # instances of other subclasses may not be picklable
+        if isinstance(error, ConfigError):
+            pipe.send({'error': ConfigError(text.splitlines())})
+        else:
+            pipe.send({'error': UserError(text) if isinstance(error, UserError) else RunError(text)})
     except Interrupted as interrupted:
         exit_code = interrupted.code
     except BaseException as error:  # also SystemExit of code that the run was given

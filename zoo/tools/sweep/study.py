@@ -289,8 +289,9 @@ class Study:
         of_today(value_at(kept, 'config.policy'))
         if kept is not None and (differences := list(_differences(kept, wanted, self._plan.defaulted))):
             raise UserError(
-                f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; use the same words to '
-                'continue that one, or choose another --name or --storage'
+                f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; to continue '
+                'that one, use its words, and give what has changed in the config since then as key=value; or choose another '
+                '--name or --storage'
             )
         return study
 
