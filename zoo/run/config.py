@@ -30,6 +30,7 @@ from zoo.config.section import (
     value_at,
 )
 from zoo.config.source import load_config, parse_value, split_override
+from zoo.config.yaml_io import storable
 from zoo.core.errors import shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
@@ -323,6 +324,41 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     exploration = value_at(config, 'policy.collect.exploration')  # options of its functions may be schedules
     found += exploration.values() if isinstance(exploration, dict) else ()
     yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
+
+
+def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored config of a run with the keys that the zoo which wrote it did not have, at their defaults.
+
+    A key is added to a section of the schema that is there, or that is new as a whole. Old keys are translated to those of
+    today. A config of a policy, model or buffer that is not registered in this process, or that lacks the sections of every
+    run, is returned as a copy.
+    """
+    data = plain(config)
+    if not {'max_env_step', 'policy', 'env'} <= data.keys():
+        return data
+    of_today(data['policy'])
+    names = ((POLICY_REGISTRY, 'policy'), (MODEL_REGISTRY, 'policy.model'), (BUFFER_REGISTRY, 'buffer'))
+    for registry, path in names:
+        name = value_at(data, f'{path}.type')
+        if name is not None and not (isinstance(name, str) and name in registry):
+            return data
+    try:
+        schema = job_schema(data)
+    except ConfigError:
+        return data
+    _add_defaults(schema, data)
+    return data
+
+
+def _add_defaults(section: type[Section], data: dict[str, Any]) -> None:
+    for key, field in section.model_fields.items():
+        if is_section(field):
+            inner = data.setdefault(key, {})
+            if isinstance(inner, dict):
+                assert isinstance(field.annotation, type), 'is_section says so'
+                _add_defaults(field.annotation, inner)
+        elif key not in data and not field.is_required():
+            data[key] = plain(storable(field.get_default(call_default_factory=True, validated_data={})))
 
 
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -14,11 +15,12 @@ import yaml
 import zoo
 from tests.real_runs import made_run, train_seeds, write_run
 from zoo.config.section import put_at
-from zoo.config.yaml_io import config_of_yaml, save_yaml
+from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, yaml_text
 from zoo.core.errors import UserError
-from zoo.run.config import resolve_config
+from zoo.run.config import resolve_config, with_later_keys
 from zoo.run.folder import RunLock
 from zoo.tools.results import read
+from zoo.tools.results.compare import differences
 from zoo.tools.results.read import (
     Run,
     check_same_env,
@@ -27,9 +29,15 @@ from zoo.tools.results.read import (
     named_runs,
     read_run,
     resolve_metric,
+    samples,
     sides_of,
 )
 from zoo.tools.results.report import has_all_times
+
+
+def yaml_data(config: Any) -> dict[str, Any]:
+    """A config as a run stores it and a reader finds it."""
+    return yaml.safe_load(yaml_text(storable(config)))
 
 
 @pytest.fixture(scope='module')
@@ -216,6 +224,31 @@ def test_label_has_no_length_of_a_schedule_that_only_follows_that_of_the_run(tmp
         save_yaml(resolve_config('cartpole_ppo', [rate, f'max_env_step={n}']), tmp_path / str(n) / 'config.yaml')
     runs = [read_run(tmp_path / str(n)) for n in (2_048, 4_096)]
     assert list(groups(runs)) == ['cartpole_ppo max_env_step=2048', 'cartpole_ppo max_env_step=4096']
+
+
+def test_runs_of_an_older_zoo_are_of_one_group_with_those_of_today(tmp_path: Path) -> None:
+    config = yaml_data(resolve_config('cartpole_ppg'))
+    older = copy.deepcopy(config)
+    del older['env']['ends'], older['env']['drop_obs'], older['policy']['model']['obs_clip']
+    other = copy.deepcopy(config)
+    other['policy']['model']['obs_clip'] = 5.0
+    made = made_run([1], [1.0])
+    runs = [Run(tmp_path / str(i), each, made.columns) for i, each in enumerate((older, config, other))]
+    assert {label: len(found) for label, found in groups(runs).items()} == {
+        'cartpole_ppg obs_clip=10.0': 2,
+        'cartpole_ppg obs_clip=5.0': 1,
+    }
+    assert samples(runs[:2]) == runs[1:2], 'a repeated seed is one sample'
+    assert differences({'A': older, 'B': config}) == {}
+    assert differences({'A': older, 'B': other}) == {'policy.model.obs_clip': {'A': 10.0, 'B': 5.0}}
+
+
+def test_keys_that_a_run_has_as_another_kind_of_value_are_no_lacking_keys() -> None:
+    config = yaml_data(resolve_config('cartpole_ppo', ['policy.learn.learning_rate={start: 1e-3, end: 0}']))
+    assert with_later_keys(config) == config
+    config['policy']['type'] = 'of_another_program'
+    del config['policy']['model']
+    assert with_later_keys(config) == config
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from zoo.config.section import differing_keys, has_key, value_at
 from zoo.config.yaml_io import value_text
 from zoo.core.errors import UserError
 from zoo.core.streams import columns
-from zoo.run.config import without_derived_values
+from zoo.run.config import with_later_keys, without_derived_values
 from zoo.tools.results.read import N_NAMED, Run, State
 from zoo.tools.results.settings import NO_EFFECT
 from zoo.tools.results.statistics import (
@@ -156,9 +156,10 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns the settings that differ between configs: for each key, its value by the label of the configs that have it.
 
+    A key that an older zoo did not have counts as its default, which does what that zoo did.
     The seed, the name, and sections that change no result (logging, saving, place of computation) are left out.
     """
-    plain = {label: without_derived_values(dict(config)) for label, config in configs.items()}
+    plain = {label: without_derived_values(with_later_keys(config)) for label, config in configs.items()}
     keys = differing_keys([*plain.values()])
     wholes = tuple(f'{key}.' for key in keys)  # {start: 1.0, end: 0.0} is one setting if another config has a number
     keys = [key for key in keys if key not in NAMES and not key.startswith((*NO_EFFECT, *wholes))]

@@ -23,7 +23,7 @@ from zoo.core.files import open_without_link, read_small
 from zoo.core.registry import did_you_mean
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
-from zoo.run.config import without_derived_values
+from zoo.run.config import with_later_keys, without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
 
@@ -273,9 +273,13 @@ def _label(name: str, flat: dict[str, str], keys: Sequence[str]) -> str:
 
 
 def _flat(run: Run) -> dict[str, str]:
-    """Returns the config as texts by dotted keys, without derived values and the keys in which runs of a group may differ."""
+    """Returns the config as texts by dotted keys, without derived values and the keys in which runs of a group may differ.
+
+    Keys that an older zoo did not have are there with their defaults, so that its runs are of one group with those of today.
+    """
     is_whole = {'max_env_step', 'policy', 'env'} <= run.config.keys()
-    config = without_derived_values(run.config) if is_whole else run.config  # schedules derive from max_env_step
+    # schedules derive from max_env_step
+    config = without_derived_values(with_later_keys(run.config)) if is_whole else run.config
     return {
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         for key, value in leaf_items(config)
