@@ -81,7 +81,7 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
-from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, is_scaled_by_bounds, widened_bounds
+from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, Bounds, is_scaled_by_bounds, widened_bounds
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
@@ -212,31 +212,44 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         do = reshaping(obs, space.shape, dtype) or CORRECT
         yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', do)
         return
-    if obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu':
+    has_wrong_dtype = obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu'
+    if has_wrong_dtype:
         wanted = f'{dtype} as in observation_space' if is_box else 'integers'
         yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
         if kind is BrokenContractError:
             return
+    fault = _fault_of_numbers(np.asarray(obs), space, what)
+    if fault is not None:
+        yield fault
+
+
+def _fault_of_numbers(
+    obs: np.ndarray, space: Box | MultiBinary | MultiDiscrete, what: str
+) -> BrokenContractError | None:
+    """The fault of the first number that is not finite or outside of its bounds; None if there is none."""
     low, high = _BOUNDS[type(space)](space)
-    finite = np.isfinite(obs)
-    widest_low, widest_high = widened_bounds(space) if isinstance(space, Box) else (low, high)
-    is_scaled = isinstance(space, Box) and is_scaled_by_bounds(space)
-    wrong = np.argwhere(~(finite & (widest_low <= obs) & (obs <= widest_high)))
-    if is_scaled and np.any(obs > high):  # the fault that a run refuses comes before one of which it warns
-        wrong = np.argwhere(obs > high)
-    if len(wrong):
-        at = tuple(map(int, wrong[0]))
-        got = f'{what} has {np.asarray(obs)[at]} at {list(at)}' if at else f'{what} is {np.asarray(obs)}'
-        if not finite[at]:
-            yield BrokenContractError(got, 'finite numbers', 'find where it comes from')
-            return
-        kind, do = BrokenContractError, NARROWER
-        if is_scaled and np.asarray(obs)[at] > high[at]:
-            kind = ToleratedError
-        elif isinstance(space, Box):
-            kind = OutsideError
-            do = BELOW if is_scaled else AS_IT_IS
-        yield kind(got, f'{low[at]:g} to {high[at]:g} as in observation_space', do)
+    is_scaled = False
+    widest = Bounds(low, high)
+    if isinstance(space, Box):
+        is_scaled = is_scaled_by_bounds(space)
+        widest = widened_bounds(space)
+    is_finite = np.isfinite(obs)
+    is_above = obs > high
+    is_wrong = ~(is_finite & (widest.low <= obs) & (obs <= widest.high))
+    if is_scaled and is_above.any():  # the fault that a run refuses comes before one of which it warns
+        is_wrong = is_above
+    if not is_wrong.any():
+        return None
+    at = tuple(map(int, np.argwhere(is_wrong)[0]))
+    got = f'{what} has {obs[at]} at {list(at)}' if at else f'{what} is {obs}'
+    if not is_finite[at]:
+        return BrokenContractError(got, 'finite numbers', 'find where it comes from')
+    wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
+    if not isinstance(space, Box):
+        return BrokenContractError(got, wanted, NARROWER)
+    if not is_scaled:
+        return OutsideError(got, wanted, AS_IT_IS)
+    return ToleratedError(got, wanted, NARROWER) if is_above[at] else OutsideError(got, wanted, BELOW)
 
 
 _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
