@@ -382,6 +382,22 @@ def test_env_that_reuses_its_array_is_taken_with_its_true_last_observation(
     assert [x.tolist() for x in shown[:4]] == [[1, 1], [2, 2], [3, 3], [4, 4]] and last.tolist() == [5, 5]
 
 
+class SeedNumberEnv(LimitEnv):
+    """Writes the seed into its action space, in the place of the method `seed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(2, seed=1)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        self.action_space.seed = seed
+        return super().reset(seed=seed)
+
+
+def test_check_env_takes_an_action_space_whose_seed_is_a_number() -> None:
+    assert check_env(EnvConfig(id=SeedNumberEnv)) == []
+
+
 class SelfResetEnv(LimitEnv):
     """Resets itself at the end of an episode: returns the next first observation, and the last one in the info."""
 

@@ -77,6 +77,7 @@ from zoo.env.inspection.family import (
     not_repeated,
     random_actions,
     running_statistics,
+    seed_actions,
     step_limit,
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
@@ -372,7 +373,7 @@ class EnvCheck:
         """Yields the results of random actions, or of the same actions again; where an episode ends, another follows."""
         recorder = Recorder(None) if again else self._recorder
         if not again:
-            self._env.action_space.seed(SEED)
+            seed_actions(self._env, SEED)
         self._n_step = 0
         obs = self._reset(self._seed, recorder)
         for self._n_step in range(1, n_step + 1):
@@ -399,7 +400,7 @@ class EnvCheck:
         """Takes one step before the episodes that are compared: some simulators (Box2D) keep a cache that the first steps fill."""
         obs = self._reset(self._seed)
         self._n_step = 1
-        self._env.action_space.seed(SEED)
+        seed_actions(self._env, SEED)
         self._step(self._sample(obs.get(ACTION_MASK)), Recorder(None))
         self._n_step = 0
 

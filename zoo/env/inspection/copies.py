@@ -12,7 +12,7 @@ import numpy as np
 from zoo.config.section import own_copy
 from zoo.env.config import EnvConfig
 from zoo.env.errors import close_in_time, env_call
-from zoo.env.inspection.family import Finding
+from zoo.env.inspection.family import Finding, seed_actions
 from zoo.env.make import EnvMaker, env_name, reset_kwargs, seeds_constructor
 
 N_COMPARED = 20  # steps
@@ -77,7 +77,7 @@ def _played(cfg: EnvConfig, made_with: int | None, reset_with: int) -> Iterator[
 
 
 def _steps(env: gymnasium.Env, cfg: EnvConfig, reset_with: int) -> Iterator[tuple[Any, ...]]:
-    env.action_space.seed(A_SEED)
+    seed_actions(env, A_SEED)
     obs, _ = env.reset(seed=reset_with, **own_copy(reset_kwargs(cfg, env)))
     yield (deepcopy(obs),)
     for _ in range(N_COMPARED):

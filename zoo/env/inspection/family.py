@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
@@ -155,6 +156,13 @@ SEED = 0
 LONG = 1000  # steps; a check of this length or more warns if no episode ended
 MAX_REPLAY = 20
 """Limit of the steps taken twice; BipedalWalker's reset keeps its Box2D world, so that its episodes differ from step 61 on."""
+
+
+def seed_actions(env: gymnasium.Env, seed: int) -> None:
+    """Seeds the action space of an env, which some envs draw from; some put a number in the place of the method `seed`."""
+    seed_space = env.action_space.seed
+    if callable(seed_space):
+        seed_space(seed)
 
 
 class Finding(NamedTuple):
