@@ -23,7 +23,7 @@ class LineEnv(gymnasium.Env):
     metadata = {'render_modes': ['rgb_array'], 'render_fps': 12}  # noqa: RUF012
 
     def __init__(self, render_mode: str | None = None, size: int = 1, what: str = 'uint8') -> None:
-        self.render_mode, self._size, self._what = render_mode, size, what
+        self.render_mode, self._size, self.what = render_mode, size, what
         self.observation_space, self.action_space = Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -38,12 +38,12 @@ class LineEnv(gymnasium.Env):
         return self._seen(), float(self._x), abs(self._x) == 5, self._n_step == 30, {}
 
     def render(self) -> Any:
-        if self._what == 'error':
+        if self.what == 'error':
             raise KeyError('no brush')
         picture = np.zeros((3 * self._size, 11 * self._size, 3), np.uint8)
         at = slice((self._x + 5) * self._size, (self._x + 6) * self._size)
         picture[:, at] = 255 if self._n_step else (255, 0, 0)
-        return None if self._what == 'none' else picture.astype(self._what)
+        return None if self.what == 'none' else picture.astype(self.what)
 
     def _seen(self) -> np.ndarray:
         SEEN.append(self._x)
@@ -96,7 +96,7 @@ def logs_env(**kwargs: Any) -> gymnasium.Env:
 
 def logs_without_picture(render_mode: str | None = None) -> gymnasium.Env:
     env = LogsEnv(render_mode)
-    env._what = 'none'
+    env.what = 'none'
     return env
 
 

@@ -35,12 +35,6 @@ def test_rooms_import_downward_only_and_they_and_their_files_in_no_circle() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 58), ('policy', 68), ('env', 114)])
-def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
-    assert 10 < structure.n_inner_import(room) <= most
-
-
-@pytest.mark.slow
 def test_library_imports_no_tool() -> None:
     users = {name for name, targets in structure.file_imports().items() if any(map(is_tool, targets))}
     # zoo has the table of lazy names; zoo.__main__ is the command itself
@@ -75,7 +69,8 @@ def test_names_say_what_things_are() -> None:
 @pytest.mark.slow
 def test_configs_are_typed_and_few_values_are_any() -> None:
     assert structure.n_written(r'\bcfg: Any\b') == 0
-    assert structure.n_written(r': Any\b') < 350
+    n_line = sum(structure.n_line(str(path)) for path in structure.modules().values())
+    assert 1000 * structure.n_written(r': Any\b') / n_line < 7
 
 
 def test_nested_conditional_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from zoo.backend.trace import CompiledFunction
 from zoo.core.processes import (
     STOP_SIGNALS,
     GivenUp,
-    _cgroup_memory,
     catch_signals,
+    cgroup_memory,
     end_words,
     given_up_at_its_end,
     may_be_given_up,
@@ -111,7 +111,7 @@ def test_memory_of_control_groups_is_the_lowest_limit(
         path = tmp_path / 'fs' / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'{text}\n')
-    assert _cgroup_memory(tmp_path / 'cgroup', tmp_path / 'fs') == limit
+    assert cgroup_memory(tmp_path / 'cgroup', tmp_path / 'fs') == limit
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_empty_places_are_0_after_normalising_and_others_are_normalised(fields: 
     space, obs = episode()
     model = model_of(space, **fields)
     model.update_normalizer(obs)
-    seen = model._encoder_input(obs)
+    seen = model.encoder_input(obs)
     x = seen['obs'] if isinstance(seen, dict) else seen
     assert x.shape == (7, N) and x[0, :3].tolist() == [0.0] * 3 and x[1, :2].tolist() == [0.0] * 2
     torch.testing.assert_close(x[:, 3], (torch.arange(7.0) - 3) / 2)  # 100 to 106: mean 103, deviation 2
@@ -152,7 +152,7 @@ def test_state_of_all_places_acts_and_counts_as_before(views: Any, caplog: Any) 
     state[f'{prefix}scale'] = torch.full_like(state[f'{prefix}scale'], 0.5)
     model.load_state_dict(state)
     assert 'older version' in caplog.text
-    seen = model._encoder_input(obs)
+    seen = model.encoder_input(obs)
     windows = seen['obs'] if isinstance(seen, dict) else seen
     assert windows[0].tolist() == [-1.0, -1.0, -1.0, 10.0]  # (0 - 2) / 2, and (100 - 2) / 2, which is clipped
     model.update_normalizer(obs)
@@ -192,7 +192,7 @@ def test_random_network_distillation_leaves_empty_places_out() -> None:
     networks.update_statistics(obs, torch.ones(7))
     (var,) = (each.var for each in networks.obs_statistics if isinstance(each, WindowMeanStd))
     torch.testing.assert_close(var, torch.tensor(VARIANCES, dtype=torch.float64))
-    seen: dict[str, Tensor] = map_tensors(lambda x: x[0], networks._seen(obs))
+    seen: dict[str, Tensor] = map_tensors(lambda x: x[0], networks.encoder_inputs(obs))
     assert seen['obs'][:3].tolist() == [0.0] * 3
 
 
@@ -220,6 +220,6 @@ def test_random_network_distillation_leaves_empty_frames_out(
     want_of_place = torch.tensor(VARIANCES, dtype=torch.float64)
     var = frames(found.var).flatten(1)
     torch.testing.assert_close(var, want_of_place.unsqueeze(1).expand_as(var))
-    first = frames(networks._seen(obs)['obs'][0]).flatten(1)
+    first = frames(networks.encoder_inputs(obs)['obs'][0]).flatten(1)
     assert not first[:3].any()
     torch.testing.assert_close(first[3], torch.full_like(first[3], -1.5))  # 100 among 100 to 106: (100 - 103) / 2

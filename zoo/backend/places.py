@@ -30,7 +30,7 @@ class StepParts(NamedTuple):
     numbers: Any = None
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A place that a user's code can reach.
 
     runs_in: the executors that run code there. said: the code, as the beginning of a sentence. is_used: whether there is code of a user; None: another check finds it, or there is nothing to find, since all run it.
@@ -79,29 +79,35 @@ def _is_function(field: str) -> Callable[[StepParts], bool]:
 
 MODEL_PLACE = 'a part of the model was replaced or has a hook'
 PLACES = (
-    Place('hook of a parameter', ('eager',), 'a parameter of the model has a hook', _has_parameter_hooks),
-    Place('class of an optimizer', ('eager',), 'an optimiser is of a class of your own', _has_own_optimizer),
-    Place('method of an optimizer', ('eager',), 'a method of an optimiser was replaced', _has_optimizer_methods),
-    Place(
+    CodePlace('hook of a parameter', ('eager',), 'a parameter of the model has a hook', _has_parameter_hooks),
+    CodePlace('class of an optimizer', ('eager',), 'an optimiser is of a class of your own', _has_own_optimizer),
+    CodePlace('method of an optimizer', ('eager',), 'a method of an optimiser was replaced', _has_optimizer_methods),
+    CodePlace(
         'numbers.forward', ('eager', 'graph'), 'the steps have another forward', _is_replaced('forward', 'forward_rows')
     ),
-    Place('numbers.columns', ('eager', 'graph'), 'the steps compute columns', _is_replaced('columns')),
-    Place('numbers.policy_loss', ('eager', 'graph'), 'the steps have another policy_loss', _is_replaced('policy_loss')),
-    Place('numbers.surrogate', ('eager', 'graph'), 'the surrogate is a plain function', _is_function('surrogate')),
-    Place('numbers.value_loss', ('eager', 'graph'), 'the value loss is a plain function', _is_function('value_loss')),
-    Place('numbers.terms', ('eager', 'graph'), 'a further term of the loss is a plain function', _is_function('terms')),
+    CodePlace('numbers.columns', ('eager', 'graph'), 'the steps compute columns', _is_replaced('columns')),
+    CodePlace(
+        'numbers.policy_loss', ('eager', 'graph'), 'the steps have another policy_loss', _is_replaced('policy_loss')
+    ),
+    CodePlace('numbers.surrogate', ('eager', 'graph'), 'the surrogate is a plain function', _is_function('surrogate')),
+    CodePlace(
+        'numbers.value_loss', ('eager', 'graph'), 'the value loss is a plain function', _is_function('value_loss')
+    ),
+    CodePlace(
+        'numbers.terms', ('eager', 'graph'), 'a further term of the loss is a plain function', _is_function('terms')
+    ),
     # the native executor knows zoo's own models exactly and says which part it does not know
-    Place('hook of a module', ('eager', 'graph'), MODEL_PLACE),
-    Place('hook of all modules', ('eager', 'graph'), 'there is a hook on all modules'),
-    Place('method of the model', ('eager', 'graph'), MODEL_PLACE),
-    Place('part of the model', ('eager', 'graph'), MODEL_PLACE),
-    Place('method of the distribution', ('eager', 'graph'), MODEL_PLACE),
+    CodePlace('hook of a module', ('eager', 'graph'), MODEL_PLACE),
+    CodePlace('hook of all modules', ('eager', 'graph'), 'there is a hook on all modules'),
+    CodePlace('method of the model', ('eager', 'graph'), MODEL_PLACE),
+    CodePlace('part of the model', ('eager', 'graph'), MODEL_PLACE),
+    CodePlace('method of the distribution', ('eager', 'graph'), MODEL_PLACE),
     # what runs before or around the steps does not depend on the executor; a step of a user's own runs eagerly or compiled
-    Place('policy.step', ALL),
-    Place('samples.inputs', ALL),
-    Place('passes.steps', ALL),
-    Place('passes.order_entries', ALL),
-    Place('option.before_update', ALL),
+    CodePlace('policy.step', ALL),
+    CodePlace('samples.inputs', ALL),
+    CodePlace('passes.steps', ALL),
+    CodePlace('passes.order_entries', ALL),
+    CodePlace('option.before_update', ALL),
 )
 """All places. What stands first is checked first."""
 

@@ -230,12 +230,12 @@ def _memory_limits() -> list[tuple[int, str]]:
         machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     return [
         (machine, 'this machine has {}'),
-        (_cgroup_memory(CGROUP_OF_PROCESS, CGROUPS), 'the container, or control group, of this process may use {}'),
+        (cgroup_memory(CGROUP_OF_PROCESS, CGROUPS), 'the container, or control group, of this process may use {}'),
         (_address_space(), 'the limit on address space (ulimit -v) leaves {}'),
     ]
 
 
-def _cgroup_memory(of_process: Path, root: Path) -> int:
+def cgroup_memory(of_process: Path, root: Path) -> int:
     """The lowest limit of the control groups that a process is in (version 1 or 2), and of those that hold them.
 
     Args: of_process: /proc/self/cgroup, with lines such as '0::/a/b' and '4:memory:/a'; root: where the groups are mounted.

@@ -95,7 +95,7 @@ def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | 
     return None
 
 
-def _integer_type(space: Any, usual: str) -> str:
+def _integer_type(space: object, usual: str) -> str:
     """The name of a space's number type; the usual one where the space has none that numpy knows as integers or bools."""
     given = getattr(space, 'dtype', None)
     try:

@@ -18,7 +18,7 @@ def name_of(key: object) -> str:
     return str.__str__(key) if isinstance(key, str) else str(key)
 
 
-def renaming(space: Any) -> Renaming | None:
+def renaming(space: object) -> Renaming | None:
     """The renaming of the entries of a space of an env; None if all its keys are strings."""
     parts = getattr(space, 'spaces', None)
     if isinstance(parts, Mapping):
@@ -148,7 +148,7 @@ class NamedVectorEnv(gymnasium.vector.VectorWrapper):
         return self._obs.named(obs), reward, terminated, truncated, info
 
 
-def has_other_keys(env: Any) -> bool:
+def has_other_keys(env: object) -> bool:
     """Whether an env, or a vector env, has a Dict space with a key that is no string."""
     prefix = 'single_' if isinstance(env, gymnasium.vector.VectorEnv) else ''
     spaces = (getattr(env, f'{prefix}{role}_space', None) for role in ('observation', 'action'))

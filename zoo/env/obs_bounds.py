@@ -28,25 +28,25 @@ AS_IT_IS = f'a policy takes it as it is: {NARROWER}'
 BELOW = f'images of bytes are scaled by their upper bound alone: {NARROWER}'
 
 
-class Bounds(NamedTuple):
+class WidenedBounds(NamedTuple):
     """The bounds of a Box, [*O] each, widened by rounding."""
 
     low: np.ndarray
     high: np.ndarray
 
 
-def widened_bounds(space: Box) -> Bounds:
+def widened_bounds(space: Box) -> WidenedBounds:
     """The bounds that a number must leave to be outside, and not only rounded."""
     low = space.low.astype(np.float64)
     high = space.high.astype(np.float64)
     if obs_dtype(space) == torch.uint8:  # bytes are exact
-        return Bounds(low, high)
+        return WidenedBounds(low, high)
     dtype = np.dtype(space.dtype)
     rounding = ROUNDING
     if dtype.kind == 'f':
         rounding = max(rounding, 8 * float(np.finfo(dtype).eps))
     with np.errstate(over='ignore'):  # beyond the largest number of a type is infinity: no number is outside
-        return Bounds(low - _slack(low, rounding), high + _slack(high, rounding))
+        return WidenedBounds(low - _slack(low, rounding), high + _slack(high, rounding))
 
 
 def _slack(bound: np.ndarray, rounding: float) -> np.ndarray:

@@ -96,7 +96,7 @@ class Networks(nn.Module):
         marks = obs[WINDOW_MASK] if self.sees_window else None
         update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight, marks)
 
-    def _encoder_input(self, obs: Obs) -> Any:
+    def encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""
         if self.leaf is None:
             return self.input(obs)
@@ -134,7 +134,7 @@ class ActorCritic(Networks):
 
     def compute_actor(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""
-        return self._logit(self.actor_encoder(self._encoder_input(obs)), obs)
+        return self._logit(self.actor_encoder(self.encoder_input(obs)), obs)
 
     def compute_critic(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> value [...]."""
@@ -142,7 +142,7 @@ class ActorCritic(Networks):
 
     def compute_critic_output(self, obs: Obs) -> dict[str, Any]:
         """obs [..., *O] -> {'value'}, and 'value_logit' where the critic predicts a distribution of returns."""
-        x = self._encoder_input(obs)
+        x = self.encoder_input(obs)
         if self.arch != 'detach':
             return self._value_outputs(self.critic_encoder(x))
         with torch.no_grad():  # not detach(): without gradient the trunk keeps nothing for a backward pass
@@ -155,7 +155,7 @@ class ActorCritic(Networks):
 
     def _features(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """The features that the policy head and the value head take; no gradient is stopped."""
-        x = self._encoder_input(obs)
+        x = self.encoder_input(obs)
         feature = self.actor_encoder(x)
         return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
 

@@ -323,7 +323,7 @@ class RecurrentActorCritic(Networks):
 
     def compute_actor(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
         """-> (logit [..., P], state)."""
-        feature, state = self._feature('actor', self._encoder_input(obs), state, first)
+        feature, state = self._feature('actor', self.encoder_input(obs), state, first)
         return self._logit(feature, obs), state
 
     def compute_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
@@ -333,7 +333,7 @@ class RecurrentActorCritic(Networks):
 
     def compute_critic_output(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
         """-> {'value', 'state'}, and 'value_logit' where the critic predicts a distribution of returns."""
-        x = self._encoder_input(obs)
+        x = self.encoder_input(obs)
         if self.arch == 'dual':
             feature, state = self._feature('critic', x, state, first)
         else:
@@ -348,7 +348,7 @@ class RecurrentActorCritic(Networks):
 
     def _features(self, obs: Obs, state: State, first: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """The features that the policy head and the value head take, and the state; no gradient is stopped."""
-        x = self._encoder_input(obs)
+        x = self.encoder_input(obs)
         feature, state = self._feature('actor', x, state, first)
         if self.arch != 'dual':
             return feature, feature, state

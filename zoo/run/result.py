@@ -26,6 +26,7 @@ from zoo.core.streams import without_passwords
 from zoo.policy.base import Policy
 
 NAME = 'result.json'
+FEW = 4  # least points of a curve of evaluations
 PACKAGES = ('torch', 'numpy', 'gymnasium')
 NOTEBOOKS = ('ipykernel_launcher.py', 'colab_kernel_launcher.py')  # the scripts that start a notebook's kernel
 logger = logging.getLogger(__name__)

@@ -267,12 +267,12 @@ class RNDNetworks(nn.Module):
 
     def errors(self, obs: Obs) -> Tensor:
         """[N]: mean squared error of the prediction for each observation [N, *O]."""
-        seen = self._seen(obs)
+        seen = self.encoder_inputs(obs)
         return (self.predictor(seen) - self.target(seen)).square().mean(-1)
 
     def value(self, obs: Obs) -> Tensor:
         """Values [N] of the critic of intrinsic returns."""
-        return self.critic(self._seen(obs))
+        return self.critic(self.encoder_inputs(obs))
 
     def update_statistics(self, obs: Obs, weight: Tensor) -> None:
         """Updates the statistics with the observations [N, *O] that have a weight [N] above 0."""
@@ -283,7 +283,7 @@ class RNDNetworks(nn.Module):
             else:
                 each.update(x, weight)
 
-    def _seen(self, obs: Obs) -> Any:
+    def encoder_inputs(self, obs: Obs) -> Any:
         """The inputs of the encoders, normalised; empty places of windows are 0."""
         statistics = iter(zip(self.obs_statistics, self._stages(), strict=True))
 

@@ -106,7 +106,7 @@ def evaluations_hint(config: Any, overrides: Sequence[str]) -> str:
     """
     from zoo.config.source import bundled_configs
     from zoo.run.config import resolve_config
-    from zoo.tools.results.read import FEW
+    from zoo.run.result import FEW
 
     if not isinstance(config, str) or config not in bundled_configs() or os.environ.get('RANK', '0') != '0':
         return ''

@@ -25,7 +25,7 @@ from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config import with_later_keys, without_derived_values
 from zoo.run.folder import is_locked
-from zoo.run.result import is_time
+from zoo.run.result import FEW, is_time
 
 logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
@@ -36,7 +36,6 @@ MAX_LINE = 1 << 20  # most characters of a line of the log: a metric takes about
 MAX_ROW, MAX_CELL = 100_000, 20_000_000
 """Lines of a log that are kept, once for lines of evaluations and once for others; numbers in all its columns: 160 MB."""
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
-FEW = 4  # least points of a curve of evaluations
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '0.0', '["*"]')
 KINDS: dict[str, Any] = {
     **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
@@ -131,7 +130,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
     if problem := next(_problems(config), ''):
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
-    result, columns = _json(folder / RESULT), _columns(folder / METRICS)
+    result, columns = _json(folder / RESULT), columns_of_log(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
 
 
@@ -315,7 +314,7 @@ def _no_run(path: Path) -> str:
     return f'no run at {path}; {did_you_mean(missing.name, folders, nothing, missing.parent.joinpath)}'
 
 
-def _columns(path: Path) -> dict[str, np.ndarray]:
+def columns_of_log(path: Path) -> dict[str, np.ndarray]:
     """The columns of a log. Of a very long one not all lines are kept, see `_rows`; nor more than MAX_CELL numbers."""
     rows = _rows(path)
     names = dict.fromkeys(['env_step', 'wall_s', *(name for row in rows for name in row)])
