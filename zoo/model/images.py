@@ -95,7 +95,7 @@ class Pixels(nn.Module):
         x = obs if self._channels_first else obs.movedim(-1, -3)
         return x.flatten(-4, -3) if self._is_window else x  # [..., n, C, H, W] -> [..., n*C, H, W]
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Loads a state; one from before the scale was saved belongs to weights that were trained on bytes / 255."""
         given = state_dict.get(f'{prefix}byte_scale')
         if self._is_scaled and given is not None and self.byte_scale is None:

@@ -119,7 +119,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self._is_unchecked = self.explores and self._explore.name != 'sample' and self.device.type != 'meta'
         self._first_obs: list[Obs] = []  # of each group of envs, until they are checked
         if self._is_unchecked:
-            self._check_exploration(empty_obs(self.obs_space, (N_ZERO,), self.device), 'observations of zeros')
+            check_explored(self, empty_obs(self.obs_space, (N_ZERO,), self.device), 'observations of zeros')
         for option in self.options:
             option.attach(self)
         request = executor_request(self, self._exploration, self.steps_per_env_step())
@@ -164,7 +164,7 @@ class ActorCriticPolicy(NetworkPolicy):
         super()._begin_rollout(collect_iter, env_step)
         self._explore = component_at(self._exploration, self._collect_step)
         for obs in self._first_obs:
-            self._check_exploration(obs, 'the first observations')
+            check_explored(self, obs, 'the first observations')
         self._first_obs = []
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
@@ -187,9 +187,9 @@ class ActorCriticPolicy(NetworkPolicy):
         if self._is_unchecked:
             self._check_behaviour(rollout)
         sample: Any = self.samples.of_rollout(rollout.to(self.device), self.compute_critic)
-        if self.learns and self._learns_from_draws:
+        if self.learns and self.run.n_draw is not None:  # a row may be drawn often or never: it is counted now
             rows, weight = self.samples.rows_once(sample)
-            self._count_observations(rows, weight)
+            count_observations(self._model, rows, weight)
             for option in self.options:
                 option.rows_collected(rows, weight)
             sample.pop('is_step', None)  # no draw reads it
@@ -200,32 +200,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self._is_unchecked = False
         if fault_of(self.dist, to_device(rollout.data['logit'], self.device).flatten(0, 1)):
             obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
-            self._check_exploration(obs, 'observations of the first rollout')
-
-    @torch.no_grad()
-    def _check_exploration(self, obs: Obs, where: str) -> None:
-        """Raises UserError if the exploration gives unsound parameters for observations [N, *O] for which the model's are sound."""
-        logit = forward_for_acting(self._model, to_device(obs, self.device), False)['logit']
-        if not fault_of(self.dist, logit):
-            check_exploration(self._explore, self.dist, logit, where)
-
-    @property
-    def _learns_from_draws(self) -> bool:
-        """Whether a row may be drawn often or never, so that statistics count it when it is collected."""
-        return self.run.n_draw is not None
-
-    def _count_observations(self, rows: Columns, weight: Tensor | None) -> None:
-        """Adds rows to the statistics of observations, if the model has any: all env steps, also those that train nothing.
-
-        Args: weight: of `Samples.rows_once`.
-        """
-        update = getattr(self._model, 'update_normalizer', None)
-        if update is None:
-            return
-        counted = rows.get('is_step', None)
-        if counted is not None and 'is_repeat' in rows.keys():
-            counted = counted & ~rows['is_repeat']
-        update(rows['obs'], weight if counted is None else counted)
+            check_explored(self, obs, 'observations of the first rollout')
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N] for observations [N, *O], without gradient."""
@@ -317,8 +292,8 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _end_update(self, batch: Columns) -> Metrics:
         """Ends an update: updates the observation statistics and calls the options; returns metrics of the whole update."""
-        if not self._learns_from_draws:
-            self._count_observations(*self.samples.rows_once(batch))
+        if self.run.n_draw is None:
+            count_observations(self._model, *self.samples.rows_once(batch))
         found: Metrics = {}
         for option in self.options:
             found |= option.after_update(batch)
@@ -358,3 +333,25 @@ class ActorCriticPolicy(NetworkPolicy):
         self.passes.train_iter = state['train_iter']
         for option in self.options:
             option.load_state_dict(state)
+
+
+@torch.no_grad()
+def check_explored(policy: ActorCriticPolicy, obs: Obs, where: str) -> None:
+    """Raises UserError if the exploration gives unsound parameters for observations [N, *O] for which the model's are sound."""
+    logit = forward_for_acting(policy._model, to_device(obs, policy.device), False)['logit']
+    if not fault_of(policy.dist, logit):
+        check_exploration(policy._explore, policy.dist, logit, where)
+
+
+def count_observations(model: nn.Module, rows: Columns, weight: Tensor | None) -> None:
+    """Adds rows to a model's statistics of observations, if it has any: all env steps, also those that train nothing.
+
+    Args: weight: of `Samples.rows_once`.
+    """
+    update = getattr(model, 'update_normalizer', None)
+    if update is None:
+        return
+    counted = rows.get('is_step', None)
+    if counted is not None and 'is_repeat' in rows.keys():
+        counted = counted & ~rows['is_repeat']
+    update(rows['obs'], weight if counted is None else counted)

@@ -361,7 +361,11 @@ def test_log_with_other_names_in_every_line_takes_a_limited_memory(
     monkeypatch.setattr(read, 'MAX_CELL', 10_000)
     path = tmp_path / 'metrics.jsonl'
     path.write_text(''.join(f'{{"env_step": {i}, "wall_s": 1, "m{i}": 1}}\n' for i in range(1_000)))
-    assert list(read.columns_of_log(path)) == ['env_step', 'wall_s', *(f'm{i}' for i in range(8))]  # 10 columns x 1,000 lines
+    assert list(read.columns_of_log(path)) == [
+        'env_step',
+        'wall_s',
+        *(f'm{i}' for i in range(8)),
+    ]  # 10 columns x 1,000 lines
 
 
 @pytest.mark.parametrize('make', [Path.mkdir, os.mkfifo])

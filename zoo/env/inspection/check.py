@@ -82,7 +82,7 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
-from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, Bounds, is_scaled_by_bounds, widened_bounds
+from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, WidenedBounds, is_scaled_by_bounds, widened_bounds
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ def _fault_of_numbers(
     """The fault of the first number that is not finite or outside of its bounds; None if there is none."""
     low, high = _BOUNDS[type(space)](space)
     is_scaled = False
-    widest = Bounds(low, high)
+    widest = WidenedBounds(low, high)
     if isinstance(space, Box):
         is_scaled = is_scaled_by_bounds(space)
         widest = widened_bounds(space)

@@ -99,7 +99,7 @@ def run_train(args: argparse.Namespace) -> int:
     return 0
 
 
-def evaluations_hint(config: Any, overrides: Sequence[str]) -> str:
+def evaluations_hint(config: object, overrides: Sequence[str]) -> str:
     """Returns a sentence if a run has so few evaluations that its curve says little; else ''.
 
     '' also for overrides that the config refuses, and for a config that is not bundled: its file would run twice.
