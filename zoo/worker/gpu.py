@@ -29,7 +29,7 @@ class CapturedRollout:
         self._is_small = self._n_step <= MAX_STEPS and self._n_step * collector.n_env <= MAX_ROWS
         self._places: list[Tensor] = []  # where the graph reads and writes the state of the envs
         self._call: CapturedCall | None = None
-        self._code: Any = None  # of the model, when the rollout was captured
+        self._code: tuple[object, ...] | None = None  # of the model, when the rollout was captured
 
     def __call__(self) -> None:
         acting, env = self._group.acting, self._env

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from zoo.core.action_map import ActionMap
+from zoo.core.data import Obs
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import Box, Discrete, Leaf, MultiBinary, Space, leaf_spaces, mask_space, obs_to_tensor
 from zoo.env.adapter import creator_of, env_spaces
@@ -135,7 +136,7 @@ def _range(seen: Range) -> str:
     return f'{seen.low:.4g}' if seen.low == seen.high else f'{seen.low:.4g} to {seen.high:.4g}'
 
 
-def _equal(batched: Any, single: Any) -> bool:
+def _equal(batched: Obs, single: Any) -> bool:
     """Whether the observation of the one batched env is that of the single env."""
     if isinstance(batched, dict):
         return all(_equal(batched[key], single[key]) for key in batched)
