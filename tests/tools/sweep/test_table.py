@@ -60,19 +60,26 @@ def test_trials_that_tie_with_the_best_are_counted_with_what_tells_them_apart(tm
     plan = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)'])
     rows = [row(i, 'complete', 256.0, [run(20.0, 256, 1.0)]) for i in range(2)] + [row(2, 'pruned')]
     [said] = tie_words(SweepResult(plan, rows, rows[0], tmp_path / 'best.yaml', 0))
-    # 256 / 5 = 51.2 env steps between evaluations, rounded down to one digit
-    assert said.startswith('the first 2 of 3 trials tie (256 steps to 20)') and 'policy.eval.eval_freq=50 ' in said
+    # each rollout of 64 steps of 4 envs is evaluated: 256 env steps, so that no eval_freq is finer
+    assert said.startswith('the first 2 of 3 trials tie (256 steps to 20)') and said.endswith(
+        '--seeds 3 with another --name'
+    )
+    rare = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)', 'policy.eval.eval_freq=4000'])
+    # 4000 / 5 = 800 env steps between evaluations
+    [said] = tie_words(SweepResult(rare, rows, rows[0], tmp_path / 'best.yaml', 0))
+    assert 'policy.eval.eval_freq=800 ' in said
     assert tie_words(SweepResult(plan, rows[1:], rows[1], tmp_path / 'best.yaml', 0)) == []
 
 
 @pytest.mark.parametrize(
     ('max_env_step', 'rules', 'said'),
     [
-        (256, {}, 'evaluated once, with one seed: no trial can be pruned.*policy.eval.eval_freq=20 --seeds 3$'),
+        # one rollout of 256 env steps: no eval_freq gives a second evaluation, ten rollouts give ten
+        (256, {}, 'evaluated once, with one seed: no trial can be pruned.*one rollout.*max_env_step=2_560 --seeds 3$'),
         (
             256,
             {'seeds': 2},
-            'each run of a trial is evaluated once: their order may be luck.*policy.eval.eval_freq=20$',
+            'each run of a trial is evaluated once: their order may be luck.*max_env_step=2_560$',
         ),
         (256, {'pruner': None}, 'evaluated once, with one seed: their order'),
         (2048, {}, 'one seed.*--seeds 3'),
@@ -84,6 +91,11 @@ def test_doubts_about_the_order_name_the_words_that_end_them(
 ) -> None:
     plan = make_plan(config(tmp_path, max_env_step), [f'{LR}=log(1e-4,1e-2)'], **rules)
     assert re.search(said, doubts(plan))
+
+
+def test_doubts_about_a_rare_evaluation_name_a_finer_one(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path, 4000), [f'{LR}=log(1e-4,1e-2)', 'policy.eval.eval_freq=5000'])
+    assert doubts(plan).endswith('set policy.eval.eval_freq=400 --seeds 3')  # 4000 / 10
 
 
 def test_cells_are_means_over_seeds_and_seconds_are_sums(tmp_path: Path) -> None:

@@ -130,11 +130,15 @@ def doubts(plan: Plan) -> str:
         'each trial is evaluated once, with one seed' if plan.n_seed == 1 else 'each run of a trial is evaluated once'
     )
     seeds = ' --seeds 3' if plan.n_seed == 1 else ''
+    if plan.score.max_step < 2 * rollout_step:  # evaluations are between rollouts, so that no eval_freq gives more
+        longer = f'a run has one rollout, of {rollout_step:,} env steps'
+        return f'{once}: {unpruned}their order may be luck; {longer}: set max_env_step={10 * rollout_step:_}{seeds}'
     return f'{once}: {unpruned}their order may be luck; set policy.eval.eval_freq={finer:_}{seeds}'
 
 
 MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
 N_FINER = 5  # evaluations, in place of one, that a hint recommends
+N_SEED = 2  # seeds that a hint adds
 N_EVALUATION = 10  # evaluations of a run that a hint recommends
 MAX_RESTART = 20  # most processes that are started to replace others
 
@@ -339,6 +343,9 @@ def tie_words(result: SweepResult) -> list[str]:
     if tied < 2 or best is None or best.value is None:
         return []
     said = f'the first {tied} of {len(rows)} trials tie ({plan.score.words(best.value)}), so their order says nothing'
+    cfg = plan.resolve({})
+    if plan.eval_freq <= cfg.policy.collect.n_step * cfg.env.collector_env_num:  # each rollout is evaluated already
+        return [f'{said}; more seeds tell them apart: --seeds {plan.n_seed + N_SEED} with another --name']
     freq = finer_freq(plan.eval_freq / N_FINER)
     return [f'{said}; evaluate more often to tell them apart: policy.eval.eval_freq={freq:_} with another --name']
 
