@@ -264,6 +264,7 @@ def test_the_callback_gets_the_row_of_each_episode_when_it_ends() -> None:
         'cut': False,
         'steps': 5.0,
         'speed': 10.0,
+        'parts/drag': 1.0,
         'is_success': found.infos['is_success'][0],
     }
     assert seen == found.rows()  # one episode in each of four envs, which end together

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import logging
 import math
 import os
@@ -19,17 +17,16 @@ from typing import Any
 import gymnasium
 
 from zoo.config.section import ConfigError, ConfigLike, has_key, value_at
-from zoo.config.source import digest_that_ran, split_override
-from zoo.config.user_code import installed_files, is_in_file, load_home, members, names_code, new_place, split_name
+from zoo.config.source import split_override
+from zoo.config.user_code import is_in_file, load_home, members, names_code, new_place, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
-from zoo.core.files import current_folder, is_private, keep_user_file, read_small, user_file
 from zoo.core.processes import machine_memory, memory_words
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
+from zoo.run.checkpoint.consent_memory import MODULE, is_known_env, is_remembered, remember_env, remember_run
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
-from zoo.run.checkpoint.started import is_remembered, remember_run
 from zoo.run.resources import SAMPLE_KEYS, training_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
@@ -96,7 +93,6 @@ def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
 Trust = bool | Sequence[str]
 """True: a checkpoint may use all code and addresses that it names; a list: only code of these modules."""
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
-MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'
 ENV_ID = re.compile(ENVS + r'\.id')
 WRAPPER_PATH = re.compile(ENVS + r'\.wrappers(\..+)?')  # where a config names wrappers of envs, and their arguments
@@ -129,7 +125,6 @@ A key of the config that is neither here nor in CODE_PATH is plain data: it load
 """
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that are installed wherever zoo is
-MEMORY = 'trained_on.json'
 logger = logging.getLogger(__name__)
 given: set[str | tuple[str, Any]] = set()
 given_elsewhere: set[str] = set()  # names that a config has given to another key than env.id
@@ -147,62 +142,12 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     name = str(value_at(config, 'env.id'))
     is_any_code = split_name(name)[1] in OLD_GYM  # its keyword arguments name what is loaded
     if remembers_env and ':' in name and name not in ENV_REGISTRY and not is_any_code:
-        # of the text that ran: the file may have been replaced since
-        ran = digest_that_ran(split_name(name)[0]) if is_in_file(name) else None
-        entry = ran or _hash_of(name)
-        kept = {} if entry is None else _remembered()
-        if entry is not None and kept.get(name) != entry:
-            keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
+        remember_env(name)
 
 
 def give_imports(words: Sequence[str]) -> None:
     """Remembers modules and files that the user asked to import; they may register names that a config has."""
     given_imports.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
-
-
-def _remembered() -> dict[str, Any]:
-    """The remembered hashes, see `_hash_of`, by the names of envs; empty if the memory file cannot be read.
-
-    A file that another user owns or may write is not believed: it would give consent in this user's place.
-    """
-    with suppress(OSError, TypeError, ValueError, RecursionError):
-        path = user_file('state', MEMORY)
-        found = dict(json.loads(read_small(path)))
-        if all(is_private(each) for each in (path, path.parent)):
-            return found
-        logger.warning('%s may be written by another user, and is not read: it remembers consent', path)
-    return {}
-
-
-def _is_known(name: object) -> bool:
-    """Whether a name is of an env in a file of the current folder, or in an installed package, on which the user has trained,
-    and which is unchanged since.
-
-    The memory is read for such names alone: a run of another env opens no file outside of its folder.
-    """
-    if not isinstance(name, str):
-        return False
-    if is_in_file(name):
-        may_be_known = Path(name).is_relative_to(current_folder())
-    else:
-        module = split_name(name)[0]
-        may_be_known = MODULE.fullmatch(module) is not None and bool(installed_files(module))
-    kept = _remembered().get(name) if may_be_known else None
-    return kept is not None and kept == _hash_of(name)
-
-
-def _hash_of(name: str) -> str | dict[str, str] | None:
-    """The hash of the file in a name, or the hashes of the files of an installed module by path; None without such a file."""
-    module = split_name(name)[0]
-    with suppress(OSError, ValueError):
-        if is_in_file(name):
-            return _digest(Path(module))
-        return {str(path): _digest(path) for path in installed_files(module)} or None
-    return None
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(read_small(path)).hexdigest()
 
 
 def consent_words(config: ConfigLike | None = None, run_dir: Path | None = None) -> str:
@@ -213,7 +158,7 @@ def consent_words(config: ConfigLike | None = None, run_dir: Path | None = None)
     """
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
-    names = {name for name in names if name in given_elsewhere or not _is_known(name)}
+    names = {name for name in names if name in given_elsewhere or not is_known_env(name)}
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
     if saved is not None and any(_addresses(saved)):
@@ -274,7 +219,7 @@ def check_names(
         module = split_name(name)[0]
         if name in given:
             continue
-        if path == 'env.id' and _is_known(name):
+        if path == 'env.id' and is_known_env(name):
             continue
         if not _is_consented(modules, name):
             raise CheckpointError(run.path, _needs_consent(path, name, module))

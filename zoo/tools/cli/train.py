@@ -8,6 +8,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
@@ -67,13 +68,12 @@ def run_train(args: argparse.Namespace) -> int:
         logger.info('%s', hint)
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint.consent import consent_words
-    from zoo.tools.results.read import one_run
     from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
     result = serial_pipeline(
         config,
-        resume=None if args.resume is None else one_run(args.resume),
+        resume=resumed_run(args.resume),
         overrides=args.overrides,
         profile=args.profile,
         trust=args.trust or args.imports,
@@ -97,6 +97,15 @@ def run_train(args: argparse.Namespace) -> int:
     }
     show(args, data, text)
     return 0
+
+
+def resumed_run(name: str | None) -> Path | None:
+    """The run that --resume names; None without the option."""
+    if name is None:
+        return None
+    from zoo.tools.results.read import one_run  # only a resume loads it
+
+    return one_run(name)
 
 
 def evaluations_hint(config: object, overrides: Sequence[str]) -> str:
