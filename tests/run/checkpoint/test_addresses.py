@@ -37,7 +37,7 @@ from zoo.core.registry import (
     SINK_REGISTRY,
 )
 from zoo.env import make_env
-from zoo.run.checkpoint import consent, started
+from zoo.run.checkpoint import consent, consent_memory
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import job_schema
 from zoo.run.policy_file import env_config_of, load_policy
@@ -231,13 +231,15 @@ def test_memory_of_runs_that_is_not_ones_own_is_not_believed(tracked: Path, tmp_
 
 def test_memory_of_runs_forgets_the_oldest_where_it_is_long(tmp_path: Path) -> None:
     kept = tmp_path / 'state' / 'zoo' / 'started_runs.txt'
-    started.remember_run(tmp_path / 'old', [1])
+    consent_memory.remember_run(tmp_path / 'old', [1])
     old = kept.read_bytes()
     kept.write_bytes(old + b''.join(b'%064d\n' % n for n in range(17_000)))  # 1.1 MB
-    started.remember_run(tmp_path / 'new', [1])
-    assert started.is_remembered(tmp_path / 'new', [1]) is False  # no such folder
+    consent_memory.remember_run(tmp_path / 'new', [1])
+    assert consent_memory.is_remembered(tmp_path / 'new', [1]) is False  # no such folder
     (tmp_path / 'new').mkdir()
-    assert started.is_remembered(tmp_path / 'new', [1]) and not started.is_remembered(tmp_path / 'new', [2])
+    assert consent_memory.is_remembered(tmp_path / 'new', [1]) and not consent_memory.is_remembered(
+        tmp_path / 'new', [2]
+    )
     assert len(kept.read_bytes().splitlines()) == 8_502 and old not in kept.read_bytes()
 
 
