@@ -226,7 +226,8 @@ def warnings_of(text: str) -> list[str]:
 
 def measure(package: Package, venvs: Path, checkout: Path, limit_s: float, steps: int) -> dict[str, Any]:
     """The result of a package: each of its envs, or why none could be tried."""
-    result: dict[str, Any] = {'version': package.version, 'envs': []}
+    commit = git_commit() if checkout == REPO else checkout_name(checkout)
+    result: dict[str, Any] = {'version': package.version, 'commit': commit, 'steps': steps, 'envs': []}
     error = install(package, venvs)
     if error is not None:
         return {**result, 'outcome': NOT_INSTALLED, 'last': error}
@@ -265,21 +266,39 @@ def page(
     )
     if before:
         n_before = sum(before[name]['outcome'] == AT_ONCE for name in results if name in before)
-        sentence += f' With zoo before ({about["before"]}) it was {n_before}.'
+        commits = sorted({each['commit'] for each in before.values()})
+        sentence += f' With zoo before ({", ".join(commits)}) it was {n_before}.'
     heads = ['package', 'envs', 'outcome', *(['before'] if before else []), 'reason']
     return '\n'.join(
         [
             '# Env packages of others',
             '',
-            f'{sentence} *Trains at once*: `zoo train --env ID [--import MODULE] --steps {about["steps"]}` learns, and `zoo eval` '
-            'plays the run, with no other setting.',
+            f'{sentence} *Trains at once*: `zoo train --env ID [--import MODULE] --steps N` learns, and `zoo eval` plays the run, '
+            'with no other setting.',
             '`python benchmarks/envs.py` makes this table; envs.json has the warnings and last sentences of each run.',
             '',
-            f'{about["when"]}, {about["machine"]}; {about["versions"]}; commit {about["commit"]}.',
+            f'{about["when"]}, {about["machine"]}; {about["versions"]}; {runs_of(results)}.',
             '',
             table(heads, rows),
         ]
     )
+
+
+def runs_of(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The commits of zoo and the env steps with which the packages were measured."""
+    commits = sorted({result['commit'] for result in results.values()})
+    steps = sorted({result['steps'] for result in results.values()})
+    return f'commits {", ".join(commits)}; N is {" or ".join(map(str, steps))}'
+
+
+def write(kept: dict[str, Any], part: str, folder: Path) -> None:
+    """Writes envs.json and envs.md, after each package, so that a run that is stopped keeps its results."""
+    order = [package.name for package in packages()]
+    kept[part] = {name: kept[part][name] for name in order if name in kept[part]}
+    kept['about'] = {'when': today(), 'machine': machine(), 'versions': versions_line(versions())}
+    write_json(folder / 'envs.json', kept)
+    if kept['results']:
+        (folder / 'envs.md').write_text(page(kept['results'], kept['before'], kept['about']), encoding='utf-8')
 
 
 def main() -> int:
@@ -310,22 +329,6 @@ def main() -> int:
             [env['last'] for env in result['envs'] if env['outcome'] == STOPPED],
             flush=True,
         )
-    order = [package.name for package in packages()]
-    kept[part] = {name: kept[part][name] for name in order if name in kept[part]}
-    if args.before is None:
-        about = {
-            'when': today(),
-            'machine': machine(),
-            'versions': versions_line(versions()),
-            'commit': git_commit(),
-            'steps': f'{args.steps}',
-        }
-        kept['about'] = {**kept['about'], **about}
-    else:
-        kept['about']['before'] = checkout_name(checkout)
-    write_json(file, kept)
-    if kept['results']:
-        (args.out / 'envs.md').write_text(page(kept['results'], kept['before'], kept['about']), encoding='utf-8')
     return 0
 
 

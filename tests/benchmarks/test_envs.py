@@ -25,15 +25,23 @@ def test_page_counts_the_packages_that_can_be_tried() -> None:
     def result(outcome: str, last: str = '') -> dict[str, object]:
         tried = outcome in (AT_ONCE, STOPPED)
         env = {'env': 'E-v0', 'outcome': outcome, 'last': last}
-        return {'version': '1.0', 'outcome': outcome, 'envs': [env] if tried else [], 'last': last}
+        return {
+            'version': '1.0',
+            'commit': 'def',
+            'steps': 8,
+            'outcome': outcome,
+            'envs': [env] if tried else [],
+            'last': last,
+        }
 
     results = {'a': result(AT_ONCE), 'b': result(STOPPED, 'no | such id'), 'c': result(NOT_IMPORTED, 'ImportError: x')}
     before = {name: result(STOPPED) for name in results}
-    about = {'steps': '8', 'when': 'today', 'machine': 'm', 'versions': 'v', 'commit': 'abc', 'before': 'def'}
+    about = {'when': 'today', 'machine': 'm', 'versions': 'v'}
     page = envs.page(results, before, about)
     assert '3 packages' in page
     assert '2 can be installed, imported and tried; of those, 1 train at once' in page
     assert 'With zoo before (def) it was 0.' in page
+    assert 'commits def; N is 8.' in page
     assert '| b 1.0 | `E-v0` | stopped | stopped | no \\| such id |' in page
     assert '| c 1.0 |  | not importable | stopped | ImportError: x |' in page
 
