@@ -110,7 +110,7 @@ setup(
     package_dir={'zoo_benchmarks': 'benchmarks'},
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={'console_scripts': ['zoo = zoo.__main__:main']},
+    entry_points={'console_scripts': ['zoo = zoo.__main__:command']},
     classifiers=[
         'Programming Language :: Python :: 3',
         'Topic :: Scientific/Engineering :: Artificial Intelligence',

@@ -67,8 +67,9 @@ class RefusingEnv(LineEnv):
         super().__init__()
 
 
-gymnasium.register('FilmRefusing-v0', entry_point=RefusingEnv)
-gymnasium.register('FilmLogs-v0', entry_point='tests.film_envs:LogsEnv')
+if 'FilmRefusing-v0' not in gymnasium.registry:  # this file is also loaded by its path
+    gymnasium.register('FilmRefusing-v0', entry_point=RefusingEnv)
+    gymnasium.register('FilmLogs-v0', entry_point='tests.film_envs:LogsEnv')
 
 
 class LogsEnv(LineEnv):

@@ -203,3 +203,17 @@ def test_compilation_is_given_up_and_the_function_runs_as_it_is() -> None:
     with catch_signals() as received:
         assert compiled([torch.zeros(3)]) is None and compiled.failed
         assert received == [signal.SIGTERM]
+
+
+@pytest.mark.slow
+def test_command_called_as_a_function_sets_no_limit_to_the_end_of_the_process() -> None:
+    text = """
+import threading
+from zoo.__main__ import main
+import sys
+sys.argv = ['zoo', 'list', 'policies']
+assert main() == 0
+print('left:', [thread.name for thread in threading.enumerate() if thread.name == 'zoo exit'])
+"""
+    done = subprocess.run([sys.executable, '-c', text], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.splitlines()[-1] == 'left: []'

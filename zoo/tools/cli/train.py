@@ -71,9 +71,12 @@ def run_train(args: argparse.Namespace) -> int:
     from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
+    resumed = args.resume
+    if config is None and args.run_dir is None:  # else serial_pipeline refuses them together
+        resumed = resumed_run(args.resume)
     result = serial_pipeline(
         config,
-        resume=resumed_run(args.resume),
+        resume=resumed,
         overrides=args.overrides,
         profile=args.profile,
         trust=args.trust or args.imports,
