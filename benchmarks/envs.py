@@ -323,6 +323,7 @@ def main() -> int:
     for package in chosen:
         result = measure(package, args.venvs.resolve(), checkout, args.limit, args.steps)
         kept[part][package.name] = result
+        write(kept, part, args.out)
         print(
             package.name,
             result['outcome'],
