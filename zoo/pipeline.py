@@ -19,10 +19,10 @@ from zoo.config.components import section_of
 from zoo.config.section import ConfigError
 from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
-from zoo.core.errors import CallbackError, UserError, shown
+from zoo.core.errors import CallbackError, UserError, did_you_mean, shown
 from zoo.core.files import current_folder
 from zoo.core.processes import GivenUp, Interrupted, catch_signals, limit_exit
-from zoo.core.registry import PIPELINE_REGISTRY, did_you_mean
+from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError

@@ -16,6 +16,7 @@ import zoo
 from zoo.core.errors import (
     UserError,
     around,
+    closest,
     missing_extra,
     need,
     pickled_error,
@@ -168,3 +169,17 @@ def test_line_is_written_to_an_stdout_that_has_no_encoding(monkeypatch: pytest.M
     monkeypatch.setattr(sys, 'stdout', SimpleNamespace(write=lines.append, flush=lambda: None))
     write_line('käse')
     assert lines == ['käse\n']
+
+
+@pytest.mark.parametrize(
+    ('name', 'found'),
+    [
+        ('cartpol_ppo', ['cartpole_ppo']),
+        ('CARTPOLE_PPO', ['cartpole_ppo']),
+        ('pendulum', ['pendulum_ppo']),
+        ('xyz', []),
+        ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, in order of names
+    ],
+)
+def test_closest_names_only_those_about_as_close_as_the_best(name: str, found: list[str]) -> None:
+    assert closest(name, ['walker3d_ppo', 'walker2d_ppo', 'pendulum_ppo', 'acrobot_ppo', 'cartpole_ppo']) == found

@@ -16,7 +16,7 @@ import pytest
 
 import zoo
 from zoo.core.errors import UserError
-from zoo.core.registry import ENV_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError, closest
+from zoo.core.registry import ENV_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import TENSOR_ENV_REGISTRY
 
 
@@ -154,20 +154,6 @@ def test_where_is_module_and_line_of_the_decorator(registry):
         pass
 
     assert registry.where('here') == f'{__name__}:{line}'
-
-
-@pytest.mark.parametrize(
-    'name, found',
-    [
-        ('cartpol_ppo', ['cartpole_ppo']),
-        ('CARTPOLE_PPO', ['cartpole_ppo']),
-        ('pendulum', ['pendulum_ppo']),
-        ('xyz', []),
-        ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, in order of names
-    ],
-)
-def test_closest_names_only_those_about_as_close_as_the_best(name, found):
-    assert closest(name, ['walker3d_ppo', 'walker2d_ppo', 'pendulum_ppo', 'acrobot_ppo', 'cartpole_ppo']) == found
 
 
 @pytest.mark.parametrize('name', ['', None, 3, dict])

@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from zoo.config.names import ZooKey, in_context, look_up, names
-from zoo.core.errors import shown
-from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, closest
+from zoo.core.errors import closest, shown
+from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
 """Section whose keys depend on its `type` -> registry of the types; inner sections come first."""

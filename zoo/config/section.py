@@ -24,8 +24,7 @@ from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from zoo.core.errors import UserError, shown
-from zoo.core.registry import closest
+from zoo.core.errors import UserError, closest, shown
 from zoo.core.streams import printable
 
 if TYPE_CHECKING:

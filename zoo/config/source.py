@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 
 from zoo.config.section import ConfigError, plain, takes
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError, closest, shown
 from zoo.core.processes import STOP_REQUESTS
-from zoo.core.registry import POLICY_REGISTRY, closest, tool
+from zoo.core.registry import POLICY_REGISTRY, tool
 from zoo.core.streams import printable
 
 BUNDLED_PACKAGE = 'dizoo_configs'

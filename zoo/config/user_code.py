@@ -16,8 +16,7 @@ from typing import Any
 
 from zoo.config.section import ConfigError
 from zoo.config.source import import_module_or_file, running_code
-from zoo.core.errors import UserError
-from zoo.core.registry import closest
+from zoo.core.errors import UserError, closest
 
 MODULE_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
 MAX_LISTED = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import math
 import pickle
@@ -9,6 +10,7 @@ import re
 import reprlib
 import shlex
 import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -93,6 +95,29 @@ def env_failure(error: BaseException) -> str | None:
         return None
     hint = getattr(error, 'env_hint', '')
     return f'{where}: its code raised {show_error(error)} ({at}){hint and f"; {hint}"}; --debug shows the traceback'
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
+    """The message for a name that does not exist: the name, the closest known ones, all known ones."""
+    known, got = sorted(known), repr(name)
+    guess = did_you_mean(str(name), known, end=' ')
+    got = got if len(got) <= 100 else f'{got[:97]}...'
+    return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
+
+
+def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
+    """Up to `n` of the known names that resemble `name` about equally well, best first; case does not count."""
+    scores = {k: difflib.SequenceMatcher(None, k.lower(), name.lower()).ratio() for k in known}
+    best = sorted(scores, key=lambda k: (-scores[k], k))[:n]
+    return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = '', form: Callable[[str], object] = repr, end: str = ''
+) -> str:
+    """'did you mean ...?' with the `closest` known names, each as form(name), and then `end`; `otherwise` if none is close."""
+    close = [str(form(each)) for each in closest(name, known)]
+    return f'did you mean {" or ".join(close)}?{end}' if close else otherwise
 
 
 def need(module: str, extra: str, what: str) -> None:

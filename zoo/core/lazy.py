@@ -30,7 +30,7 @@ def lazy_names(
         if is_package and name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
             return importlib.import_module(f'{package}.{name}')
         if name not in home:
-            from zoo.core.registry import closest
+            from zoo.core.errors import closest
 
             close = [do for do, others in hints.items() if name in others.split()] or closest(name, home)
             names = sorted(home, key=lambda each: (each.isupper(), each[0].isupper(), each))  # functions first

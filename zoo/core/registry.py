@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import sys
@@ -12,7 +11,7 @@ from importlib import metadata
 from threading import get_ident
 from typing import Any, Generic, TypeVar, overload
 
-from zoo.core.errors import UserError, show_error
+from zoo.core.errors import UserError, show_error, unknown_name
 from zoo.core.processes import STOP_REQUESTS
 
 
@@ -163,29 +162,6 @@ class Registry(Generic[T]):
             raise UserError(f'plugin {point.name} of package {package} raised {show_error(error)}') from error
         if point.attr and self.entries.get(point.name) is not item:
             self._add(point.name, item, place)
-
-
-def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
-    """The message for a name that does not exist: the name, the closest known ones, all known ones."""
-    known, got = sorted(known), repr(name)
-    guess = did_you_mean(str(name), known, end=' ')
-    got = got if len(got) <= 100 else f'{got[:97]}...'
-    return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
-
-
-def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
-    """Up to `n` of the known names that resemble `name` about equally well, best first; case does not count."""
-    scores = {k: difflib.SequenceMatcher(None, k.lower(), name.lower()).ratio() for k in known}
-    best = sorted(scores, key=lambda k: (-scores[k], k))[:n]
-    return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
-
-
-def did_you_mean(
-    name: str, known: Iterable[str], otherwise: str = '', form: Callable[[str], object] = repr, end: str = ''
-) -> str:
-    """'did you mean ...?' with the `closest` known names, each as form(name), and then `end`; `otherwise` if none is close."""
-    close = [str(form(each)) for each in closest(name, known)]
-    return f'did you mean {" or ".join(close)}?{end}' if close else otherwise
 
 
 def tool(name: str) -> Any:

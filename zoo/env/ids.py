@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.user_code import absolute_name
-from zoo.core.errors import missing_extra
-from zoo.core.registry import ENV_REGISTRY, did_you_mean
+from zoo.core.errors import did_you_mean, missing_extra
+from zoo.core.registry import ENV_REGISTRY
 
 PACKAGES = {
     'MiniGrid-': 'minigrid',

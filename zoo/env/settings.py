@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
 from zoo.config.user_code import load_code, members
-from zoo.core.errors import UserError, pickled_error, place_of, show_error, shown, unpickled_error
-from zoo.core.registry import did_you_mean
+from zoo.core.errors import UserError, did_you_mean, pickled_error, place_of, show_error, shown, unpickled_error
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv, EnvCommand

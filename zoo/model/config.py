@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from zoo.config.section import ConfigError, Section
-from zoo.core.registry import DISTRIBUTION_REGISTRY, unknown_name
+from zoo.core.errors import unknown_name
+from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.model.encoder import EncoderSpec
 from zoo.model.images import Precision
 from zoo.model.inputs import OBS_CLIP

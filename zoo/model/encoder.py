@@ -21,8 +21,8 @@ from torch.nn.functional import relu
 
 from zoo.config import components
 from zoo.config.section import LEFT_OUT, ConfigError, Filled, Section, is_class, plain
-from zoo.core.errors import UserError, show_error
-from zoo.core.registry import ENCODER_REGISTRY, unknown_name
+from zoo.core.errors import UserError, show_error, unknown_name
+from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import (
     Box,
     Dict,

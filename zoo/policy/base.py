@@ -21,9 +21,9 @@ from zoo.backend.executor import Acting, ForwardActing
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError, did_you_mean, shown
 from zoo.core.ranks import RunInfo
-from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, did_you_mean, tool
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, tool
 from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Raw, Space, space_words
 from zoo.model.check import set_fields

@@ -12,9 +12,9 @@ from torch import nn
 
 from zoo.config.components import make_component
 from zoo.config.section import Section
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, closest
 from zoo.core.ranks import Ranks
-from zoo.core.registry import OPTIMIZER_REGISTRY, closest
+from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
 

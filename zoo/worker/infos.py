@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.errors import shown
-from zoo.core.registry import closest
+from zoo.core.errors import closest, shown
 from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN
 from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values

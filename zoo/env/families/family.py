@@ -11,8 +11,7 @@ import gymnasium
 import numpy as np
 
 from zoo.config.section import Section, validate
-from zoo.core.errors import missing_extra
-from zoo.core.registry import did_you_mean
+from zoo.core.errors import did_you_mean, missing_extra
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 

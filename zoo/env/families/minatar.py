@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from zoo.core.registry import ENV_REGISTRY, did_you_mean
+from zoo.core.errors import did_you_mean
+from zoo.core.registry import ENV_REGISTRY
 from zoo.env.errors import EnvKwargsError
 from zoo.env.families.family import import_extra
 

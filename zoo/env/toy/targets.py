@@ -13,7 +13,8 @@ from gymnasium.vector.utils import batch_space
 
 import zoo.core.spaces as plain
 from zoo.core.action_map import Action
-from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.core.errors import closest
+from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import convert_space
 from zoo.env.errors import EnvError, EnvKwargsError

@@ -15,9 +15,8 @@ from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics
-from zoo.core.errors import CallbackError, UserError, place_of, show_error, shown
+from zoo.core.errors import CallbackError, UserError, did_you_mean, place_of, show_error, shown
 from zoo.core.processes import STOP_REQUESTS
-from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Callback, Observer, RunView
 from zoo.worker.evaluator import Evaluation, OnEvaluation

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from zoo.config.components import component_object, section_of
 from zoo.config.section import ConfigError, Section
 from zoo.config.user_code import shown_name
-from zoo.core.errors import RunError, place_of, show_error, shown
+from zoo.core.errors import RunError, did_you_mean, place_of, show_error, shown
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.registry import STOP_REGISTRY, did_you_mean
+from zoo.core.registry import STOP_REGISTRY
 from zoo.run.observers.base import Observer, RunView
 
 logger = logging.getLogger(__name__)

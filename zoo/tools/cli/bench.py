@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, did_you_mean
 from zoo.core.files import refuse_failure
-from zoo.core.registry import did_you_mean
 from zoo.core.streams import columns, write_line
 from zoo.tools.cli.output import argument
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.core.errors import UserError
-from zoo.core.registry import did_you_mean
+from zoo.core.errors import UserError, did_you_mean
 from zoo.tools.cli.output import argument
 
 logger = logging.getLogger('zoo')

@@ -11,8 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zoo.core.errors import UserError
-from zoo.core.registry import did_you_mean
+from zoo.core.errors import UserError, did_you_mean
 from zoo.core.streams import columns, standard
 from zoo.tools.cli.choice import CHOICE, chosen
 from zoo.tools.cli.output import argument, show, watch_calls_of

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from zoo.core import VERSION
-from zoo.core.errors import UserError
-from zoo.core.registry import closest
+from zoo.core.errors import UserError, closest
 from zoo.tools.cli.output import Argument, argument
 
 PROFILED = 10  # default of `zoo train --profile`, in iterations

@@ -17,9 +17,8 @@ import torch
 from torch.export import ExportedProgram
 
 from zoo.core import VERSION
-from zoo.core.errors import RunError, UserError, need
+from zoo.core.errors import RunError, UserError, need, unknown_name
 from zoo.core.files import refuse_failure, whole_file
-from zoo.core.registry import unknown_name
 from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export

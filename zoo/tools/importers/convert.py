@@ -14,7 +14,7 @@ from typing import Any
 
 from zoo.config.section import ConfigError, plain
 from zoo.config.source import config_module
-from zoo.core.registry import unknown_name
+from zoo.core.errors import unknown_name
 from zoo.tools.importers.cleanrl import from_cleanrl, is_script, why_not_translated
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config

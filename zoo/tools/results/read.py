@@ -18,9 +18,8 @@ import numpy as np
 
 from zoo.config.section import bad_keys, has_key, leaf_items, short_keys, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError, did_you_mean, shown
 from zoo.core.files import open_without_link, read_small
-from zoo.core.registry import did_you_mean
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config import with_later_keys, without_derived_values

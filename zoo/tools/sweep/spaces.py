@@ -11,8 +11,8 @@ from zoo.config.components import name_of
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
-from zoo.core.errors import shown
-from zoo.core.registry import POLICY_REGISTRY, closest
+from zoo.core.errors import closest, shown
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.checks import NO_CLIP_RATIO, NO_LAMBDA
 from zoo.run.base_config import JobConfig
 
