@@ -196,17 +196,6 @@ def test_objects_are_shown_in_a_few_lines() -> None:
     )
 
 
-@pytest.mark.slow
-def test_every_moved_module_is_where_the_table_says():
-    from zoo.core.lazy import MOVED
-
-    for old, new in MOVED.items():
-        with pytest.warns(DeprecationWarning, match=f'{old} has moved to {new}'):
-            sys.modules.pop(old, None)
-            found = importlib.import_module(old)
-        assert found is importlib.import_module(new) and found.__spec__.name == new
-
-
 IMPORT_EACH = """
 import importlib, os, sys
 import gymnasium, pydantic, torch

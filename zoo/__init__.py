@@ -54,8 +54,10 @@ if TYPE_CHECKING:
 
 from zoo.core import VERSION
 from zoo.core.lazy import lazy_names
+from zoo.core.moved import keep_old_paths
 
 __version__ = VERSION
+keep_old_paths()
 
 _KINDS = (
     'BUFFER CORRECTION DISTRIBUTION DRAW ENCODER ENV ESTIMATOR EXPLORATION INTRINSIC MODEL OPTIMIZER OPTION '

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.core.lazy import lazy_names
 from zoo.core.processes import GivenUp, may_be_given_up
 from zoo.rl_utils import kernels
-
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.backend.choose': 'missing_compiler'})[:2]
 
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 

@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, weight_scale
-
-homes = {'zoo.env.interface': 'BlockField StepBlock StepRow', 'zoo.policy.sequences': 'begins_of replace_rows'}
-__getattr__, __dir__ = lazy_names(__name__, homes)[:2]
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 
 from zoo.config.section import Section
 from zoo.core.data import Obs
-from zoo.core.lazy import lazy_names
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, WINDOW_MASK, Space, window_len
 from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
@@ -18,9 +18,6 @@ from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dic
 from zoo.model.inputs import check_mask, has_windows, make_input, update_input, views_of, without_empty
 from zoo.model.layers import Layers, ValueHead
 from zoo.rl_utils.distribution import make_dist
-
-homes = {'zoo.model.config': 'PPGConfig=PPGModelConfig', 'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC with_memory'}
-__getattr__, __dir__ = lazy_names(__name__, homes)[:2]
 
 
 class Networks(nn.Module):
@@ -130,7 +127,8 @@ class ActorCritic(Networks):
     def __new__(cls, cfg: ActorCriticConfig | None = None, *spaces: Space) -> Any:
         if getattr(cfg, 'recurrent', None) is None or not issubclass(cls, VAC | PPG):
             return super().__new__(cls)
-        return __getattr__('with_memory')(cls, cfg, *spaces)
+        recurrent = import_module('zoo.model.recurrent')  # which imports this module
+        return recurrent.with_memory(cls, cfg, *spaces)
 
     def compute_actor(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""

@@ -12,17 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import elu, gelu, layer_norm, linear, silu
 
-from zoo.core.lazy import lazy_names
 from zoo.model.images import flat_pixels
 from zoo.model.shortcut import may_skip_call
 from zoo.rl_utils.init import orthogonal
-
-_HOMES = {
-    'zoo.model.encoder': 'Flat FlatConfig MLP MLPConfig make_policy_head',
-    'zoo.model.inputs': 'OneHot check_mask input_width',
-    'zoo.rl_utils.value_losses': 'WideValueHead',
-}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)[:2]
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -9,14 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.data import wide
-from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, normalized_over
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_gae
-
-_ELSEWHERE = {'zoo.rl_utils.estimators': 'gae_result gae_return', 'zoo.rl_utils.normalizer': 'discounted_sum'}
-__getattr__, __dir__ = lazy_names(__name__, _ELSEWHERE)[:2]
 
 
 class gae_data(NamedTuple):

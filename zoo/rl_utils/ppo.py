@@ -11,15 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from zoo.core.lazy import lazy_names
 from zoo.core.registry import SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.rl_utils.check import Number as Number
 
-_LOSSES = (
-    'KLType ppo_data ppo_error ppo_error_continuous ppo_info ppo_loss ppo_policy_data ppo_policy_error '
-    'ppo_policy_error_continuous ppo_policy_loss ppo_value_data ppo_value_error'
-)
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.rl_utils.losses': _LOSSES})[:2]
 MIN_WEIGHT = 1e-30  # least sum of weights to divide by: a mean over rows of weight 0 is then 0, not NaN
 MAX_LOG_RATIO = 88.0
 """Largest log of a probability ratio, since e^89 overflows float32; a larger ratio counts as e^88 and has no gradient."""

@@ -21,7 +21,6 @@ from zoo.backend.executor import Numbers, Step
 from zoo.config.components import make_component
 from zoo.core.data import Columns, Metrics, Rollout, first_leaf, map_tensors, send
 from zoo.core.errors import UserError
-from zoo.core.lazy import lazy_names
 from zoo.core.ranks import mean_over
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.policy.gradient_steps import Passes, Trained
@@ -30,7 +29,6 @@ from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
 from zoo.rl_utils.check import check_pair, check_returned
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.policy.config': 'UpdatePrecision'})[:2]  # for old imports
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import Transition
-from zoo.core.lazy import lazy_names
 from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
-
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.policy.options.value_norm': 'ValueNorm'})[:2]  # for old imports
 
 
 class RewardNorm(UpdateOption):

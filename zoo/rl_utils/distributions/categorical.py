@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import wide
-from zoo.core.lazy import lazy_names
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Discrete, Space
 from zoo.rl_utils.distribution import Logit, LogitDist
-
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.rl_utils.distributions.composite': 'MultiCategorical'})[:2]
 
 
 @DISTRIBUTION_REGISTRY.register('categorical')
