@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -214,6 +214,9 @@ class Recent(Sequence[float]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._numbers)  # a Sequence without it calls `__getitem__` for each number
 
     def __getitem__(self, i: Any) -> Any:
         return self._numbers[i]
