@@ -1,6 +1,8 @@
-"""Structure of the code in numbers: rooms and their imports, the traced reading path, sizes, loads, names, variants.
+"""Structure of the code in numbers: rooms and their imports, the traced reading path, sizes, density, loads, names, variants.
 
-    python benchmarks/structure.py [rooms [--files] | path | size | loads | names [--files] | variants]  # all without a name
+    python benchmarks/structure.py [rooms [--files] | path | size | density [--files] | loads | names [--files] | variants]
+
+All reports without a name.
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
 belongs to tools. A file may import from its own room and from rooms of lower layers. `if TYPE_CHECKING:` imports count too.
@@ -15,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -374,6 +376,108 @@ def report_size() -> None:
         print(f'  {size.n_line:>6} {size.n_file:>4} {size.n_statement:>6} {room}')
 
 
+class Density(NamedTuple):
+    """How much of some code is folded into expressions: numbers of the expressions, and of names that say little.
+
+    conditional: `a if c else b`. packed: `a, b = x, y`; unpacking the result of a function is none. walrus: `:=`. nested:
+    conditional expressions with another one as a direct operand. changing: comprehensions and generators that call a method
+    which changes its object. vague: variables and parameters with a name of VAGUE_NAMES.
+    """
+
+    n_line: int
+    conditional: int
+    packed: int
+    walrus: int
+    nested: int
+    changing: int
+    vague: int
+
+    def per_thousand(self, field: str) -> float:
+        """A number per 1,000 lines."""
+        return 1000 * getattr(self, field) / max(self.n_line, 1)
+
+
+VAGUE_NAMES = ('found', 'each', 'given', 'own', 'kept', 'got', 'said', 'words', 'meant')
+"""Names that say where a value came from, not what it is."""
+CHANGING_METHODS = (
+    'add append appendleft clear close discard extend insert kill mkdir pop popleft push put remove reverse send setdefault sort '
+    'terminate unlink update write'
+).split()
+"""Methods that usually change their object, and return nothing that a comprehension could want."""
+
+
+def is_conditional(node: ast.AST) -> bool:
+    """Whether a node is a conditional expression."""
+    return isinstance(node, ast.IfExp)
+
+
+def is_packed(node: ast.AST) -> bool:
+    """Whether a node assigns several values of one line to several names."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple)
+
+
+def is_nested(node: ast.AST) -> bool:
+    """Whether a node is a conditional expression with another one as a direct operand."""
+    return isinstance(node, ast.IfExp) and any(map(is_conditional, (node.test, node.body, node.orelse)))
+
+
+def is_changing(node: ast.AST) -> bool:
+    """Whether a node is a comprehension or a generator that calls one of CHANGING_METHODS."""
+    if not isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return False
+    calls = [x for x in ast.walk(node) if isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute)]
+    return any(call.func.attr in CHANGING_METHODS for call in calls)  # type: ignore[attr-defined]
+
+
+def is_vague(node: ast.AST) -> bool:
+    """Whether a node is a variable that gets a value, or a parameter, with one of VAGUE_NAMES."""
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES
+    return isinstance(node, ast.arg) and node.arg in VAGUE_NAMES
+
+
+def density_of(paths: Iterable[Path]) -> Density:
+    """The density of some files."""
+    paths = list(paths)
+    nodes = [node for path in paths for node in nodes_of(path)]
+    return Density(
+        n_line=sum(n_line(str(path)) for path in paths),
+        conditional=sum(map(is_conditional, nodes)),
+        packed=sum(map(is_packed, nodes)),
+        walrus=sum(isinstance(node, ast.NamedExpr) for node in nodes),
+        nested=sum(map(is_nested, nodes)),
+        changing=sum(map(is_changing, nodes)),
+        vague=sum(map(is_vague, nodes)),
+    )
+
+
+def densities() -> dict[str, Density]:
+    """The density of each room, and of 'zoo', all together."""
+    paths = list(modules().values())
+    by_room = {room: density_of(path for path in paths if room_of_file(path) == room) for room in rooms()}
+    return {'zoo': density_of(paths), **by_room}
+
+
+def density_line(name: str, density: Density) -> str:
+    """A row of the report."""
+    rates = ' '.join(f'{density.per_thousand(field):>6.1f}' for field in ('conditional', 'packed', 'walrus', 'vague'))
+    return f'  {density.n_line:>6} {rates} {density.nested:>6} {density.changing:>8} {name}'
+
+
+def report_density(files: bool = False) -> None:
+    print(
+        'per 1,000 lines: conditional expressions, packed assignments, walruses, names that say little; in all: nested'
+    )
+    print('conditional expressions, comprehensions and generators that change something')
+    print('   lines   cond   pack walrus  vague nested changing')
+    for name, density in densities().items():
+        print(density_line(name, density))
+    if files:
+        by_file = {str(path.relative_to(REPO)): density_of([path]) for path in modules().values()}
+        for name, density in sorted(by_file.items(), key=lambda item: -item[1].per_thousand('conditional')):
+            print(density_line(name, density))
+
+
 LOADED = """
 import os, sys, tempfile
 os.chdir(tempfile.mkdtemp())
@@ -409,13 +513,13 @@ def repeated_classes() -> dict[str, list[str]]:
     return {name: where for name, where in found.items() if len(where) > 1}
 
 
-def nested_conditionals() -> list[str]:
-    """Places (module:line) of conditional expressions that contain another one as a direct operand."""
+def places(is_wanted: Callable[[ast.AST], bool]) -> list[str]:
+    """Places (module:line) of the nodes in zoo/ of which a predicate holds, such as `is_nested`."""
     return [
-        f'{name}:{node.lineno}'
+        f'{name}:{getattr(node, "lineno", 0)}'
         for name, path in modules().items()
         for node in nodes_of(path)
-        if isinstance(node, ast.IfExp) and any(isinstance(x, ast.IfExp) for x in (node.test, node.body, node.orelse))
+        if is_wanted(node)
     ]
 
 
@@ -482,7 +586,6 @@ def report_names(files: bool = False) -> None:
         print(f'  {name}: {", ".join(where)}')
     print(f'modules and classes named as questions: {len(questions())} {" ".join(questions())}')
     print(f'modules that begin with a question: {len(riddles())} {" ".join(riddles())}')
-    print(f'nested conditional expressions: {len(nested_conditionals())} {" ".join(nested_conditionals())}')
     n_cfg, n_any = n_written(r'\bcfg: Any\b'), n_written(r': Any\b')
     print(f"'cfg: Any': {n_cfg}, ': Any': {n_any}")
     print(f'private names of zoo in tests/: {len(private_names())}')
@@ -613,15 +716,18 @@ def main() -> None:
         'rooms': report_rooms,
         'path': report_path,
         'size': report_size,
+        'density': report_density,
         'loads': report_loads,
         'names': report_names,
         'variants': report_variants,
     }
     parser.add_argument('what', nargs='?', choices=list(reports), help='default: all')
-    parser.add_argument('--files', action='store_true', help='rooms: imports and circles of files; names: their places')
+    parser.add_argument(
+        '--files', action='store_true', help='rooms: imports and circles; density: of each file; names: their places'
+    )
     args = parser.parse_args()
     for name in [args.what] if args.what else reports:
-        reports[name](args.files) if name in ('rooms', 'names') else reports[name]()
+        reports[name](args.files) if name in ('rooms', 'density', 'names') else reports[name]()
 
 
 if __name__ == '__main__':

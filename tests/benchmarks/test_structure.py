@@ -63,7 +63,6 @@ def test_names_say_what_things_are() -> None:
     assert structure.repeated_classes() == {}
     assert structure.questions() == []
     assert structure.riddles() == []
-    assert structure.nested_conditionals() == []
 
 
 @pytest.mark.slow
@@ -73,11 +72,20 @@ def test_configs_are_typed_and_few_values_are_any() -> None:
     assert 1000 * structure.n_written(r': Any\b') / n_line < 7
 
 
-def test_nested_conditional_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / 'nested.py'
-    file.write_text('a = 1 if b else 2 if c else 3\nd = 1 if b else 2\n')
-    monkeypatch.setattr(structure, 'modules', lambda: {'zoo.nested': file})
-    assert structure.nested_conditionals() == ['zoo.nested:1']
+def test_density_counts_each_kind_of_folded_code(tmp_path: Path) -> None:
+    file = tmp_path / 'folded.py'
+    file.write_text(
+        'a = 1 if b else 2 if c else 3\n'  # two conditional expressions, one of them nested
+        'd, e = 1, 2\n'  # packed
+        'f, g = h()\n'  # the result of a function: not packed
+        'if found := h():\n    pass\n'  # a walrus, and a name that says little
+        'i = [x.append(1) for x in h()]\n'  # changes something
+        'j = [x.copy() for x in h()]\n'
+        'def k(own, each=0): return own\n'  # two more such names
+    )
+    density = structure.density_of([file])
+    assert density == structure.Density(8, conditional=2, packed=1, walrus=1, nested=1, changing=1, vague=3)
+    assert density.per_thousand('conditional') == 250  # 2 of 8 lines
 
 
 def test_keys_of_options_are_found_in_code_but_not_in_docstrings(tmp_path: Path) -> None:
