@@ -39,15 +39,26 @@ def convert_space(space: object, role: str, name: str, path: str = '', droppable
         return Dict(_convert_parts(parts, role, name, path, droppable))
     if isinstance(parts, (tuple, list)) and 'OneOf' not in kinds:
         numbered = {str(i): part for i, part in enumerate(parts)}
-        whole = path if droppable is None else droppable  # entries of a Tuple have no names, so all of it is left out
+        # entries of a Tuple have no names, so all of it is left out
+        if droppable is None:
+            whole = path
+        else:
+            whole = droppable
         return Dict(_convert_parts(numbered, role, name, path, whole), is_tuple=True)
     leaf = _convert_leaf(space)
-    of = f'{role} space' if not path else f'{role} space, in the entry {path!r},'
+    if not path:
+        of = f'{role} space'
+    else:
+        of = f'{role} space, in the entry {path!r},'
     if leaf is None:
         do = _way_out(space, role, path if droppable is None else droppable)
-        has = f'the {role} space {space}' if not path else f'in the entry {path!r} of its {role} space {space}'
+        if not path:
+            has = f'the {role} space {space}'
+        else:
+            has = f'in the entry {path!r} of its {role} space {space}'
         raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; {do}.')
-    if fault := space_fault(leaf):
+    fault = space_fault(leaf)
+    if fault:
         raise UnsupportedEnvError(f'env {name!r}: the {of} {fault}.')
     return leaf
 
@@ -69,7 +80,10 @@ def _convert_parts(
 ) -> dict[str, Space]:
     check_names(parts, role, name)
     if not parts:
-        at = f' has no entries at {path!r}' if path else ' has no entries'
+        if path:
+            at = f' has no entries at {path!r}'
+        else:
+            at = ' has no entries'
         raise UnsupportedEnvError(f'env {name!r}: the {role} space{at}, wanted one or more; leave empty ones out.')
     return {
         name_of(key): convert_space(part, role, name, f'{path}.{name_of(key)}' if path else name_of(key), droppable)
@@ -102,7 +116,9 @@ def _integer_type(space: object, usual: str) -> str:
         dtype = np.dtype(usual if given is None else given)
     except TypeError:
         return usual
-    return dtype.name if dtype.kind in 'biu' else usual
+    if dtype.kind in 'biu':
+        return dtype.name
+    return usual
 
 
 def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | None:
@@ -161,7 +177,8 @@ class OldGymEnv(gymnasium.Env):
 
     def __init__(self, env: Any, name: str, obs_space: Space | None = None) -> None:
         """Args: obs_space: what of the env's observation space is seen; None: all of it."""
-        self._env, self._name = env, name
+        self._env = env
+        self._name = name
         if obs_space is None:
             obs_space, action_space = env_spaces(env, name)
         else:
@@ -169,7 +186,8 @@ class OldGymEnv(gymnasium.Env):
         check_methods(env, name)
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)
-        self._obs_names, self._action_names = renaming(env.observation_space), renaming(env.action_space)
+        self._obs_names = renaming(env.observation_space)
+        self._action_names = renaming(env.action_space)
         self.action_masks = getattr(env, 'action_masks', None)
         # an old env may also return a tuple of two as its observation
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
@@ -183,11 +201,20 @@ class OldGymEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None and not self._reset_takes_seed and callable(getattr(self._env, 'seed', None)):
             self._env.seed(seed)
-        kwargs = {'options': options} if options and self.takes_options else {}
-        result = self._env.reset(seed=seed, **kwargs) if self._reset_takes_seed else self._env.reset(**kwargs)
+        kwargs = {}
+        if options and self.takes_options:
+            kwargs = {'options': options}
+        if self._reset_takes_seed:
+            result = self._env.reset(seed=seed, **kwargs)
+        else:
+            result = self._env.reset(**kwargs)
         is_both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         is_both = is_both and not (self._is_pair and not isinstance(result[0], tuple))
-        obs, info = result if is_both else (result, {})
+        if is_both:
+            obs, info = result
+        else:
+            obs = result
+            info = {}
         return self._seen(obs), info
 
     def _seen(self, obs: Any) -> Any:
@@ -198,7 +225,8 @@ class OldGymEnv(gymnasium.Env):
         result = self._env.step(action if self._action_names is None else self._action_names.keyed(action))
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
-            terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
+            terminated = as_flag('terminated', terminated)
+            truncated = as_flag('truncated', truncated)
         elif len(result) == 4:
             obs, reward, done, info = result
             done = as_flag('done', done)
@@ -218,7 +246,9 @@ class OldGymEnv(gymnasium.Env):
             raise NotImplementedError(f'{type(self._env).__name__} has no render()')
         # wrappers of old gym pass on any keyword, see above
         takes_mode = takes_keyword(render, 'mode') and takes_keyword(_innermost(self._env).render, 'mode')
-        return render(mode='rgb_array') if takes_mode else render()
+        if takes_mode:
+            return render(mode='rgb_array')
+        return render()
 
     def close(self) -> None:
         if hasattr(self._env, 'close'):
@@ -239,7 +269,9 @@ def _metadata(env: object) -> dict[str, Any]:
 
 def _innermost(env: Any) -> Any:
     inner = getattr(env, 'unwrapped', env)
-    return inner if hasattr(inner, 'render') else env
+    if hasattr(inner, 'render'):
+        return inner
+    return env
 
 
 def takes_options(env: gymnasium.Env) -> bool:
@@ -247,7 +279,9 @@ def takes_options(env: gymnasium.Env) -> bool:
     layer = env
     while isinstance(layer, gymnasium.Wrapper) and _passes_on(layer):
         layer = layer.env
-    return layer.takes_options if isinstance(layer, OldGymEnv) else takes_keyword(layer.reset, 'options')
+    if isinstance(layer, OldGymEnv):
+        return layer.takes_options
+    return takes_keyword(layer.reset, 'options')
 
 
 def _passes_on(wrapper: gymnasium.Wrapper) -> bool:
@@ -274,13 +308,19 @@ def takes_optional_seed(creator: Any) -> bool:
 
 def creator_of(entry_point: object) -> Callable[..., Any]:
     """The class or function of a gymnasium entry point, which may be text. Raises: ImportError, AttributeError."""
-    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point  # type: ignore[return-value]
+    if isinstance(entry_point, str):
+        return load_env_creator(entry_point)
+    return entry_point  # type: ignore[return-value]
 
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    method = env.get_wrapper_attr('action_masks') if env.has_wrapper_attr('action_masks') else None
-    return method if callable(method) else None
+    method = None
+    if env.has_wrapper_attr('action_masks'):
+        method = env.get_wrapper_attr('action_masks')
+    if callable(method):
+        return method
+    return None
 
 
 def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:
@@ -291,7 +331,10 @@ def check_limits(env: object, n_env: int, n_step: int | None, training: bool, na
     """
     most = limit_of(env, 'max_num_envs')
     if most is not None and n_env > most:
-        key = 'env.collector_env_num' if training else 'env.evaluator_env_num'
+        if training:
+            key = 'env.collector_env_num'
+        else:
+            key = 'env.evaluator_env_num'
         raise UnsupportedEnvError(
             f'{key} is {n_env} but {name!r} supports {most} envs at most, its max_num_envs; use {most} or fewer.'
         )
@@ -306,13 +349,17 @@ def check_limits(env: object, n_env: int, n_step: int | None, training: bool, na
 def limit_of(env: object, attribute: str) -> int | None:
     """A limit that an env or its class gives, None if it gives none."""
     value = getattr(env if isinstance(env, type) else getattr(env, 'unwrapped', env), attribute, None)
-    return value if isinstance(value, int) and value > 0 else None
+    if isinstance(value, int) and value > 0:
+        return value
+    return None
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space:
     if isinstance(space, Dict):
         parts = {key: gymnasium_space(part) for key, part in space.spaces.items()}
-        return gymnasium.spaces.Tuple(parts.values()) if space.is_tuple else gymnasium.spaces.Dict(parts)
+        if space.is_tuple:
+            return gymnasium.spaces.Tuple(parts.values())
+        return gymnasium.spaces.Dict(parts)
     return _GYMNASIUM[type(space)](space)
 
 
@@ -330,14 +377,18 @@ _GYMNASIUM: dict[type, Callable[[Any], gymnasium.Space]] = {
 
 def _dtype_argument(space: Discrete) -> dict[str, Any]:
     """The argument dtype of a Discrete, which the first versions of gymnasium 1 do not know."""
-    return {} if space.dtype == Discrete.dtype else {'dtype': np.dtype(space.dtype)}
+    if space.dtype == Discrete.dtype:
+        return {}
+    return {'dtype': np.dtype(space.dtype)}
 
 
 def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:
     dtype = np.dtype(name)
     if dtype.kind not in 'iu' or dtype.itemsize < 8:
         return bound.astype(dtype)
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # float(high) is larger than high: clip again as int
+    # float(high) is larger than high: clip again as int
+    low = np.iinfo(dtype).min
+    high = np.iinfo(dtype).max
     exact = [min(max(int(x), low), high) for x in np.clip(bound, float(low), float(high)).ravel()]
     return np.array(exact, dtype=dtype).reshape(bound.shape)
 
@@ -350,10 +401,12 @@ def _cast(space: gymnasium.Space, obs: object) -> object:
         return tuple(_cast(part, x) for part, x in zip(space.spaces, obs, strict=False))
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return obs
-    given, dtype = np.asarray(obs), np.dtype(space.dtype)
+    given = np.asarray(obs)
+    dtype = np.dtype(space.dtype)
     cast = given.astype(dtype)
     if dtype.kind != 'f' and not np.can_cast(given.dtype, dtype) and not np.array_equal(cast, given):
         at = np.argwhere(cast != given)[0]
-        got, wanted = f'the observation has {given[tuple(at)]} ({given.dtype})', f'{dtype} as in observation_space'
+        got = f'the observation has {given[tuple(at)]} ({given.dtype})'
+        wanted = f'{dtype} as in observation_space'
         raise BrokenContractError(got, wanted, 'scale it to what the space says, or correct the space')
     return cast

@@ -160,12 +160,16 @@ class EnvConfig(Section):
     @field_validator('wrappers', mode='before')
     @classmethod
     def _list_of_one(cls, wrappers: object) -> object:
-        return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
+        if isinstance(wrappers, str | dict) or callable(wrappers):
+            return [wrappers]
+        return wrappers
 
     @field_validator('drop_obs', mode='before')
     @classmethod
     def _names(cls, names: object) -> object:
-        return [names] if isinstance(names, str) else names
+        if isinstance(names, str):
+            return [names]
+        return names
 
     @field_validator('reset_options')
     @classmethod
@@ -174,12 +178,15 @@ class EnvConfig(Section):
     ) -> dict[str, Any] | str | Callable[..., Any]:
         if isinstance(options, str) and not names_code(options):
             raise ValueError("it must be a dict, or name a function, as 'module:function' or 'path/file.py:function'.")
-        return absolute_name(options) if isinstance(options, str) else options
+        if isinstance(options, str):
+            return absolute_name(options)
+        return options
 
     @field_validator('schedule')
     @classmethod
     def _schedules(cls, schedule: dict[str, Any]) -> dict[str, Any]:
-        if problems := [sentence for name, value in schedule.items() if (sentence := schedule_problem(name, value))]:
+        problems = [sentence for name, value in schedule.items() if (sentence := schedule_problem(name, value))]
+        if problems:
             raise ValueError(' '.join(problems))
         return schedule
 
@@ -188,8 +195,12 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
     """`cfg` itself, or the validated EnvConfig of a mapping with the same fields. Raises: ConfigError."""
     if isinstance(cfg, EnvConfig):
         return cfg
-    data = dict(cfg) if isinstance(cfg, Mapping) else cfg
-    if problems := section_problems(EnvConfig, data, 'env', ()):
+    if isinstance(cfg, Mapping):
+        data = dict(cfg)
+    else:
+        data = cfg
+    problems = section_problems(EnvConfig, data, 'env', ())
+    if problems:
         raise ConfigError(problems)
     return EnvConfig.model_validate(data)
 

@@ -27,7 +27,10 @@ def kept_space(space: object, drop: Sequence[EntryName], name: str) -> Space:
     for entry in drop:
         is_dotted = isinstance(entry, str)
         found = [path for path in paths if ('.'.join(path) == entry if is_dotted else path == tuple(entry))]
-        shown = entry if is_dotted else list(entry)
+        if is_dotted:
+            shown = entry
+        else:
+            shown = list(entry)
         if not found:
             are = f'the entries of the observations are {", ".join(map(repr, map(".".join, paths)))}; use some of these'
             if not paths:
@@ -54,7 +57,9 @@ class _Parts:
 
 def _entries(space: object) -> Mapping[Any, Any]:
     parts = getattr(space, 'spaces', None)
-    return parts if isinstance(parts, Mapping) else {}
+    if isinstance(parts, Mapping):
+        return parts
+    return {}
 
 
 def _paths(space: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -73,7 +78,9 @@ def _pruned(space: Any, path: tuple[str, ...], dropped: set[tuple[str, ...]]) ->
         return space
     kept = {key: _pruned(part, (*path, str(key)), dropped) for key, part in entries.items()}
     left = {key: part for key, part in kept.items() if part is not None}
-    return _Parts(left) if left else None
+    if left:
+        return _Parts(left)
+    return None
 
 
 def only_kept(space: Space, obs: Any) -> Any:

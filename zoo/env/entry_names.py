@@ -15,7 +15,9 @@ from zoo.env.errors import UnsupportedEnvError
 
 def name_of(key: object) -> str:
     """The name of an entry with this key."""
-    return str.__str__(key) if isinstance(key, str) else str(key)
+    if isinstance(key, str):
+        return str.__str__(key)
+    return str(key)
 
 
 def renaming(space: object) -> Renaming | None:
@@ -24,10 +26,14 @@ def renaming(space: object) -> Renaming | None:
     if isinstance(parts, Mapping):
         inner = {key: renaming(part) for key, part in parts.items()}
         has_others = any(not isinstance(key, str) for key in parts)
-        return Renaming(inner) if has_others or any(inner.values()) else None
+        if has_others or any(inner.values()):
+            return Renaming(inner)
+        return None
     if isinstance(parts, tuple | list):
         numbered = {i: renaming(part) for i, part in enumerate(parts)}
-        return Renaming(numbered, is_tuple=True) if any(numbered.values()) else None
+        if any(numbered.values()):
+            return Renaming(numbered, is_tuple=True)
+        return None
     return None
 
 
@@ -50,7 +56,8 @@ class Renaming:
     """
 
     def __init__(self, inner: Mapping[Any, Renaming | None], is_tuple: bool = False) -> None:
-        self._inner, self._is_tuple = inner, is_tuple
+        self._inner = inner
+        self._is_tuple = is_tuple
 
     def __bool__(self) -> bool:
         return True
@@ -68,7 +75,10 @@ class Renaming:
         entries = {}
         for key, part in value.items():
             each = self._inner.get(key)
-            entries[name_of(key)] = part if each is None else each.named(part)
+            if each is None:
+                entries[name_of(key)] = part
+            else:
+                entries[name_of(key)] = each.named(part)
         return entries
 
     def keyed(self, value: Raw) -> Raw:
@@ -78,7 +88,10 @@ class Renaming:
         entries = {}
         for key, each in self._inner.items():
             part = value[name_of(key)]
-            entries[key] = part if each is None else each.keyed(part)
+            if each is None:
+                entries[key] = part
+            else:
+                entries[key] = each.keyed(part)
         return entries
 
     def _of_tuple(self, value: Raw, change: Callable[[Renaming, Raw], Raw]) -> Raw:
@@ -90,14 +103,20 @@ class Renaming:
     def space(self, space: gymnasium.Space, role: str, name: str) -> gymnasium.Space:
         """The space with the names of zoo. Args: role, name: as of `check_names`. Raises: UnsupportedEnvError."""
         assert isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
-        parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else dict(enumerate(space.spaces))
-        if not self._is_tuple:
-            check_names(parts, role, name)
-        named: OrderedDict[Any, gymnasium.Space] = OrderedDict()  # gymnasium sorts the entries of a plain dict
-        for key, part in parts.items():
-            each = self._inner[key]
-            named[key if self._is_tuple else name_of(key)] = part if each is None else each.space(part, role, name)
-        return gymnasium.spaces.Tuple(named.values()) if self._is_tuple else gymnasium.spaces.Dict(named)
+        if isinstance(space, gymnasium.spaces.Tuple):
+            return gymnasium.spaces.Tuple(self._part(i, part, role, name) for i, part in enumerate(space.spaces))
+        check_names(space.spaces, role, name)
+        named: OrderedDict[str, gymnasium.Space] = OrderedDict()  # gymnasium sorts the entries of a plain dict
+        for key, part in space.spaces.items():
+            named[name_of(key)] = self._part(key, part, role, name)
+        return gymnasium.spaces.Dict(named)
+
+    def _part(self, key: object, part: gymnasium.Space, role: str, name: str) -> gymnasium.Space:
+        """The space of one entry with the names of zoo."""
+        inner = self._inner[key]
+        if inner is None:
+            return part
+        return inner.space(part, role, name)
 
 
 class NamedEnv(gymnasium.Wrapper):
@@ -105,7 +124,8 @@ class NamedEnv(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, name: str) -> None:
         super().__init__(env)
-        self._obs, self._action = renaming(env.observation_space), renaming(env.action_space)
+        self._obs = renaming(env.observation_space)
+        self._action = renaming(env.action_space)
         if self._obs is not None:
             self.observation_space = self._obs.space(env.observation_space, 'observation', name)
         if self._action is not None:
@@ -116,7 +136,10 @@ class NamedEnv(gymnasium.Wrapper):
         return obs if self._obs is None else self._obs.named(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        sent = action if self._action is None else self._action.keyed(action)
+        if self._action is None:
+            sent = action
+        else:
+            sent = self._action.keyed(action)
         obs, *rest = self.env.step(sent)
         return (obs if self._obs is None else self._obs.named(obs), *rest)  # type: ignore[return-value]
 
@@ -126,7 +149,8 @@ class NamedVectorEnv(gymnasium.vector.VectorWrapper):
 
     def __init__(self, env: gymnasium.vector.VectorEnv, name: str) -> None:
         super().__init__(env)
-        self._obs, self._action = renaming(env.single_observation_space), renaming(env.single_action_space)
+        self._obs = renaming(env.single_observation_space)
+        self._action = renaming(env.single_action_space)
         if self._obs is not None:
             self.single_observation_space = self._obs.space(env.single_observation_space, 'observation', name)
             self.observation_space = self._obs.space(env.observation_space, 'observation', name)
@@ -139,7 +163,10 @@ class NamedVectorEnv(gymnasium.vector.VectorWrapper):
         return obs if self._obs is None else self._obs.named(obs), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        sent = actions if self._action is None else self._action.keyed(actions)
+        if self._action is None:
+            sent = actions
+        else:
+            sent = self._action.keyed(actions)
         obs, reward, terminated, truncated, info = self.env.step(sent)
         if self._obs is None:
             return obs, reward, terminated, truncated, info
@@ -150,6 +177,8 @@ class NamedVectorEnv(gymnasium.vector.VectorWrapper):
 
 def has_other_keys(env: object) -> bool:
     """Whether an env, or a vector env, has a Dict space with a key that is no string."""
-    prefix = 'single_' if isinstance(env, gymnasium.vector.VectorEnv) else ''
+    prefix = ''
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        prefix = 'single_'
     spaces = (getattr(env, f'{prefix}{role}_space', None) for role in ('observation', 'action'))
     return any(renaming(space) is not None for space in spaces)

@@ -49,7 +49,9 @@ class CallRecord:
 
     def state(self) -> tuple[Callable[[int | None], str], int | None, int] | None:
         """A value that is different for each call; None outside of calls."""
-        return None if self.place is None else (self.place, self.index, self.count)
+        if self.place is None:
+            return None
+        return self.place, self.index, self.count
 
 
 CALLS: dict[int, CallRecord] = defaultdict(CallRecord)  # of each thread, by threading.get_ident()
@@ -60,7 +62,9 @@ def env_call(where: str, n_timeout: float = 1.0) -> Iterator[None]:
     """Context that records a call of env code, for calls that are rare. where: the words for the env in messages."""
     calls = CALLS[threading.get_ident()]
     outer = calls.place, calls.index, calls.n_timeout
-    calls.place, calls.index, calls.n_timeout = lambda index: where, None, n_timeout
+    calls.place = lambda index: where
+    calls.index = None
+    calls.n_timeout = n_timeout
     try:
         yield
     finally:
@@ -115,7 +119,8 @@ class EnvSettingError(UnsupportedEnvError):
     """
 
     def __init__(self, key: str, said: str, where: str = 'env') -> None:
-        self.key, self.said = key, said
+        self.key = key
+        self.said = said
         super().__init__(f'{where}.{key}{said}')
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
@@ -226,12 +231,16 @@ class Place:
     def of(self, index: int | None) -> str:
         """The words for one env of the vector and the step; in a group 'name[4:8]' also for its index among all envs."""
         part = _PART.search(self.name)
-        of_all = f' ({int(part[1]) + index} of all)' if part and index is not None else ''
+        of_all = ''
+        if part and index is not None:
+            of_all = f' ({int(part[1]) + index} of all)'
         return f'env {self.name!r}{"" if index is None else f", index {index}{of_all}"}, step {self.step}'
 
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError for the env at `index`, or for the whole vector if `index` is None."""
-        scope = NOT_RESTARTED if self.restarts else ''
+        scope = ''
+        if self.restarts:
+            scope = NOT_RESTARTED
         return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}{scope}.')
 
 
@@ -263,7 +272,9 @@ def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float, le
 
 def close_words(place: str, words: str, n_env: int) -> str:
     """A sentence about envs whose close fails in the same way. place: of the first; n_env: how many."""
-    others = f' and {n_env - 1} more' if n_env > 1 else ''
+    others = ''
+    if n_env > 1:
+        others = f' and {n_env - 1} more'
     return f'{place}{others}: {words}; fix the env'
 
 
@@ -275,9 +286,12 @@ def _close(close: Callable[[], object], raised: list[BaseException]) -> None:
 
 
 BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was recreated
-CONSTRUCTION, RESET = 'its construction', 'its reset'  # the calls in which a recreated env may fail again
+# the calls in which a recreated env may fail again
+CONSTRUCTION = 'its construction'
+RESET = 'its reset'
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
-RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
+RAW_REWARD = 'raw_reward'
+RAW_END = 'raw_end'
 N_LOGGED = 10  # the first restarts are logged one by one; later only every hundredth
 
 
@@ -288,7 +302,8 @@ class Restarts:
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.count = limit, 0
+        self.limit = limit
+        self.count = 0
 
     def note(self, where: str, cause: BaseException) -> None:
         """Counts a restart, before the env is recreated.
@@ -298,7 +313,10 @@ class Restarts:
         """
         if isinstance(cause, BrokenContractError | EnvContractError):
             raise cause
-        words = str(cause) if isinstance(cause, EnvError) else f'{where}: {show_error(cause)} ({raised_at(cause)})'
+        if isinstance(cause, EnvError):
+            words = str(cause)
+        else:
+            words = f'{where}: {show_error(cause)} ({raised_at(cause)})'
         if self.count >= self.limit:
             raise EnvError(
                 f'{words.rstrip(".;")}; envs were made anew {self.count} times before, wanted at most {self.limit} times in '
@@ -316,12 +334,16 @@ Seeds = int | Sequence[int | None] | None  # of a reset of several envs
 
 def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
     """One seed for each env, as in gymnasium: from an int seed, seed + 1, seed + 2 and so on."""
-    return list(range(seed, seed + n_env)) if isinstance(seed, int) else list(seed or [None] * n_env)
+    if isinstance(seed, int):
+        return list(range(seed, seed + n_env))
+    return list(seed or [None] * n_env)
 
 
 def restart_seed(seed: int | None, count: int) -> int | None:
     """The seed of a recreated env, from the seed of the failed env and the number of restarts; None if that seed is None."""
-    return None if seed is None else int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
 
 
 def check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
@@ -381,8 +403,10 @@ def raise_if_broken(
     if not all(file.startswith(_BETWEEN) for file in files):
         return
     if 'unpack' in str(error):
-        call = 'reset' if 'expected 2' in str(error) else call
-        got, wanted = f'{call} returned another number of values ({error})', f'a tuple of {2 if call == "reset" else 5}'
+        if 'expected 2' in str(error):
+            call = 'reset'
+        got = f'{call} returned another number of values ({error})'
+        wanted = f'a tuple of {2 if call == "reset" else 5}'
     else:
         if result is not None and space is not None:
             check_result(call, result, space)
@@ -475,11 +499,15 @@ def check_obs(
 ) -> None:
     """Checks the entries, shapes and types of one observation. Raises: BrokenContractError."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        pairs = enumerate(space.spaces) if isinstance(space, gymnasium.spaces.Tuple) else space.spaces.items()
-        parts = {str(key): part for key, part in pairs}
-        what, do = f'the observation{of_entry(path)}', 'return what observation_space says'
+        if isinstance(space, gymnasium.spaces.Tuple):
+            parts = {str(i): part for i, part in enumerate(space.spaces)}
+        else:
+            parts = {str(key): part for key, part in space.spaces.items()}
+        what = f'the observation{of_entry(path)}'
+        do = 'return what observation_space says'
         entries = entries_of(obs, parts, isinstance(space, gymnasium.spaces.Tuple), what, do)
-        if missing := [key for key in parts if key not in entries]:
+        missing = [key for key in parts if key not in entries]
+        if missing:
             wanted = f'{", ".join(map(repr, parts))} as in observation_space'
             raise BrokenContractError(f'{what} has no entry {missing[0]!r}', wanted, do)
         for key, part in parts.items():
@@ -508,14 +536,20 @@ def entries_of(obs: object, names: Collection[str], is_tuple: bool, what: str, d
     if is_tuple and isinstance(obs, tuple) and len(obs) == len(names):
         return dict(zip(names, obs, strict=True))
     if is_tuple or not isinstance(obs, Mapping):
-        wanted = f'a tuple of {len(names)}' if is_tuple else f'a dict with {", ".join(map(repr, names))}'
+        if is_tuple:
+            wanted = f'a tuple of {len(names)}'
+        else:
+            wanted = f'a dict with {", ".join(map(repr, names))}'
         raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', do)
     return obs
 
 
 def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, str, str]:
     """(got, wanted, do) of an observation that is no array of numbers of this shape."""
-    got = f'of shape {obs.shape} and dtype {obs.dtype}' if isinstance(obs, np.ndarray) else show_value(obs)
+    if isinstance(obs, np.ndarray):
+        got = f'of shape {obs.shape} and dtype {obs.dtype}'
+    else:
+        got = show_value(obs)
     wanted = f'numbers of shape {shape} as in observation_space'
     return f'the observation{of_entry(path)} is {got}', wanted, reshaping(obs, shape) or 'correct one of the two'
 
@@ -541,18 +575,38 @@ def not_finite_error(
     Args: sent: the actions of all envs, None after a reset; index: the env of each row, None: all envs.
     """
     row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
-    env = row if index is None else int(index[row])
-    action = None if sent is None else action_of(sent, env)
-    after = '' if sent is None else f' after action {" ".join(str(action).split())}'  # on one line, also for an array
+    if index is None:
+        env = row
+    else:
+        env = int(index[row])
+    if sent is None:
+        action = None
+    else:
+        action = action_of(sent, env)
+    # on one line, also for an array
+    if sent is None:
+        after = ''
+    else:
+        after = f' after action {" ".join(str(action).split())}'
     blame_policy = sent is not None and not _is_finite(action)
-    cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
-    none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
+    if blame_policy:
+        cause = 'the action is not finite: look at the policy'
+    else:
+        cause = 'fix the env, or wrap it'
+    none = ''
+    if np.isnan(values[row]).all():
+        none = ' (None becomes nan)'
     got = f'is {values[row]}'
     if np.ndim(values[row]) > 1:  # an image would fill the screen
         at = np.argwhere(~np.isfinite(values[row]))[0]
         got = f'has {values[row][tuple(at)]} at {at.tolist()}'
-    kind = EnvError if blame_policy else EnvContractError
-    scope = NOT_RESTARTED if place.restarts else ''
+    if blame_policy:
+        kind = EnvError
+    else:
+        kind = EnvContractError
+    scope = ''
+    if place.restarts:
+        scope = NOT_RESTARTED
     return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}{scope}.')
 
 
@@ -560,7 +614,9 @@ def action_of(sent: Any, env: int) -> Action:
     """The action of one env from a batch. sent: an array, or for Dict and Tuple a nested dict or tuple of arrays."""
     if isinstance(sent, dict):
         return {key: action_of(part, env) for key, part in sent.items()}
-    return tuple(action_of(part, env) for part in sent) if isinstance(sent, tuple) else sent[env]
+    if isinstance(sent, tuple):
+        return tuple(action_of(part, env) for part in sent)
+    return sent[env]
 
 
 def n_action(sent: Actions) -> int:
@@ -572,7 +628,8 @@ def n_action(sent: Actions) -> int:
 
 def check_n_action(sent: Actions, n_env: int) -> None:
     """Checks that there is one action for each env: a worker without an action would wait for it. Raises: ValueError."""
-    if (n := n_action(sent)) != n_env:
+    n = n_action(sent)
+    if n != n_env:
         raise ValueError(f'step got {n} actions for {n_env} envs')
 
 

@@ -31,7 +31,8 @@ class GivenVectorEnv:
 
     def __init__(self, env: VectorEnv) -> None:
         self.env = env
-        self.__module__, self.__qualname__ = type(env).__module__, type(env).__qualname__
+        self.__module__ = type(env).__module__
+        self.__qualname__ = type(env).__qualname__
         self._is_taken = False
 
     def __call__(self, request: EnvRequest) -> VectorEnv:
@@ -72,12 +73,16 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
     if isinstance(source, EnvSpec):
         if source.entry_point is not None or source.vector_entry_point is None:
             return None
-        limit: dict[str, Any] = {} if (n := source.max_episode_steps) is None else {'max_episode_steps': n}
+        limit: dict[str, Any] = {}
+        if source.max_episode_steps is not None:
+            limit['max_episode_steps'] = source.max_episode_steps
         make = partial(gymnasium.make_vec, source, vectorization_mode='vector_entry_point', **limit)
         return OwnVector(_maker(make), maker=creator_of(source.vector_entry_point))
     if isinstance(source, GivenVectorEnv):
         return OwnVector(source, is_given=True)
-    return OwnVector(_maker(source), maker=source) if _makes_vectors(source) else None
+    if _makes_vectors(source):
+        return OwnVector(_maker(source), maker=source)
+    return None
 
 
 def check_one_vector(env: object, name: str) -> None:
@@ -107,7 +112,10 @@ def takes_one_seed(env: VectorEnv) -> bool:
     The annotation of `seed` tells it; if there is none, a reset with a list is tried.
     """
     parameters = inspect.signature(env.unwrapped.reset).parameters
-    kind = parameters['seed'].annotation if 'seed' in parameters else inspect.Parameter.empty
+    if 'seed' in parameters:
+        kind = parameters['seed'].annotation
+    else:
+        kind = inspect.Parameter.empty
     if kind is not inspect.Parameter.empty:
         return not any(word in str(kind).lower() for word in LIST_WORDS)
     try:
@@ -121,7 +129,11 @@ def _makes_vectors(source: Callable[..., Any]) -> bool:
     if isinstance(source, type) and issubclass(source, gymnasium.Env | VectorEnv):
         return issubclass(source, VectorEnv)
     try:
-        function: Any = source.func if isinstance(source, partial) else source
+        function: Any
+        if isinstance(source, partial):
+            function = source.func
+        else:
+            function = source
         is_plain = inspect.isroutine(function) or isinstance(function, type)
         kind = typing.get_type_hints(function if is_plain else type(function).__call__).get('return')
     except (NameError, TypeError, AttributeError):

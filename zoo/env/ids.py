@@ -41,18 +41,22 @@ def offered_ids() -> list[str]:
 
 def unknown_env(env_id: str) -> str:
     """The error message for an id that is not registered."""
-    if hint := game_hint(env_id):
+    hint = game_hint(env_id)
+    if hint:
         return hint
-    if versions := [s.id for s in versions_of(env_id)]:
+    versions = [s.id for s in versions_of(env_id)]
+    if versions:
         return (
             f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
             f'use {versions[-1]!r}.'
         )
     if env_id.endswith('.py'):
         return _of_whole_file(env_id)
-    if hint := _of_envpool(env_id) or _of_package(env_id):
+    hint = _of_envpool(env_id) or _of_package(env_id)
+    if hint:
         return hint
-    if game := game_named(env_id):
+    game = game_named(env_id)
+    if game:
         return _in_family(env_id, game)
     hint = did_you_mean(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry), 'no known id is close.')
     return (
@@ -77,7 +81,9 @@ def _of_whole_file(env_id: str) -> str:
 def game_hint(env_id: str) -> str | None:
     """The message for the usual id of an Atari or Procgen game, with the correct config; None for any other id."""
     game = game_of(env_id)
-    return None if game is None else _in_family(env_id, game)
+    if game is None:
+        return None
+    return _in_family(env_id, game)
 
 
 def faster_family(env_id: str) -> str | None:
@@ -96,13 +102,24 @@ def _of_envpool(env_id: str) -> str | None:
     if not re.fullmatch(r'[\w/]+-v\d+', env_id) or importlib.util.find_spec('envpool') is None:
         return None
     games = ENV_REGISTRY.get('envpool').games
-    return _in_family(env_id, Game('envpool', env_id)) if games is not None and env_id in games() else None
+    if games is not None and env_id in games():
+        return _in_family(env_id, Game('envpool', env_id))
+    return None
 
 
 def _in_family(env_id: str, game: Game) -> str:
-    package = 'ale_py' if game.family == 'atari' else 'envpool'
-    install = '' if importlib.util.find_spec(package) else f' {missing_extra(f"env {game.family!r}", game.family)}.'
-    command = '' if game.is_ram else f' On the command line: zoo train --env {game.family} env.game={game.name}.'
+    if game.family == 'atari':
+        package = 'ale_py'
+    else:
+        package = 'envpool'
+    if importlib.util.find_spec(package):
+        install = ''
+    else:
+        install = f' {missing_extra(f"env {game.family!r}", game.family)}.'
+    if game.is_ram:
+        command = ''
+    else:
+        command = f' On the command line: zoo train --env {game.family} env.game={game.name}.'
     return f'unknown env {env_id!r}: {game.sentence()}{command}{install}'
 
 
@@ -110,7 +127,9 @@ def package_of(env_id: str) -> str | None:
     """The package, or module, that registers an id when it is imported, judged by the words in the id; None for other ids."""
     found = [package for start, package in PACKAGES.items() if env_id.startswith(start)]
     found += [module for word, module in PACKAGES_BY_WORD.items() if word in env_id]
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return None
 
 
 def installed_by(package: str) -> str:
@@ -123,7 +142,10 @@ def _of_package(env_id: str) -> str | None:
     if package is None:
         return None
     has_it = importlib.util.find_spec(package.partition('.')[0]) is not None
-    install = '' if has_it else f'{installed_by(package)}, and '
+    if has_it:
+        install = ''
+    else:
+        install = f'{installed_by(package)}, and '
     return (
         f'unknown env {env_id!r}: package {package!r} registers such ids when it is imported; {install}write '
         f"env.id='{package}:{env_id}'."
@@ -170,13 +192,18 @@ class Game(NamedTuple):
 
 def game_of(env_id: str) -> Game | None:
     """The game of Atari or Procgen that an id of gymnasium, ale-py, procgen or envpool means; None for other ids."""
-    if found := _ATARI.fullmatch(env_id):
+    found = _ATARI.fullmatch(env_id)
+    if found:
         is_marked = found[1] or found[3] or found[4]
-        return Game('atari', found[2], bool(found[3])) if is_marked or found[2] in ATARI_GAMES else None
+        if is_marked or found[2] in ATARI_GAMES:
+            return Game('atari', found[2], bool(found[3]))
+        return None
     if env_id in PROCGEN_GAMES:
         return Game('procgen', env_id)
     found = _PROCGEN.fullmatch(env_id)
-    return Game('procgen', found[1]) if found else None
+    if found:
+        return Game('procgen', found[1])
+    return None
 
 
 def game_named(word: str) -> Game | None:

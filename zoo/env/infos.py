@@ -19,7 +19,9 @@ import numpy as np
 
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError
 
-FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
+# keys of gymnasium's infos
+FINAL_OBS = 'final_obs'
+FINAL_INFO = 'final_info'
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector env itself, not of single envs
 
 LAST_OBS = (FINAL_OBS, 'final_observation', 'terminal_observation')
@@ -27,7 +29,9 @@ LAST_OBS = (FINAL_OBS, 'final_observation', 'terminal_observation')
 
 NOT_NESTED = {*LAST_OBS, FINAL_INFO, 'episode', 'action_mask', 'reset_mask'}
 """Entries of vector envs and wrappers whose parts are no numbers of the env's own."""
-MAX_DEPTH, MOST_NESTED = 4, 1_000  # of nested infos; one may hold the whole state of a simulator
+# of nested infos; one may hold the whole state of a simulator
+MAX_DEPTH = 4
+MOST_NESTED = 1_000
 
 Number = bool | int | float
 LARGEST = int(sys.float_info.max)  # a larger int cannot become a float
@@ -45,7 +49,10 @@ def end_infos(
     finals = info.get(FINAL_INFO)
     if finals is not None and not isinstance(finals, Mapping):  # one dict (or None) for each env
         return [dict(finals[i] or {}) for i in index]
-    last = finals if finals is not None and autoreset == 'same_step' else info
+    if finals is not None and autoreset == 'same_step':
+        last = finals
+    else:
+        last = info
     return [_taken(last, int(i)) for i in index]
 
 
@@ -60,14 +67,20 @@ def step_values(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarr
     if isinstance(finals, Mapping):
         last, is_last = _array(finals, key, n_env)
         ended = info.get(f'_{FINAL_INFO}')
-        over = is_last if ended is None else np.asarray(ended, dtype=bool)
+        if ended is None:
+            over = is_last
+        else:
+            over = np.asarray(ended, dtype=bool)
         if last is not None and values is None:
-            values, given = last, is_last & over
+            values = last
+            given = is_last & over
         elif values is not None:
             given = np.where(over, is_last, given)
             if last is not None:
                 values = np.where((over & is_last).reshape(-1, *[1] * (values.ndim - 1)), last, values)
-    return None if values is None or not given.any() else (values, given)
+    if values is None or not given.any():
+        return None
+    return values, given
 
 
 def last_obs(obs: Any, info: Mapping[str, Any]) -> Any:
@@ -114,7 +127,9 @@ def named_parts(info: object) -> dict[str, Any] | None:
 
 def _add_nested(found: dict[str, Number], path: str, value: object, depth: int) -> None:
     """Adds the numbers in a part of an info that has parts itself, by path."""
-    parts = named_parts(value) if depth < MAX_DEPTH and len(found) < MOST_NESTED else None
+    parts = None
+    if depth < MAX_DEPTH and len(found) < MOST_NESTED:
+        parts = named_parts(value)
     for key, part in (parts or {}).items():
         own = number(part)
         if own is None:
@@ -128,7 +143,9 @@ def number(value: object) -> Number | None:
     if isinstance(value, bool | float):
         return value
     if isinstance(value, int):
-        return value if -LARGEST <= value <= LARGEST else None
+        if -LARGEST <= value <= LARGEST:
+            return value
+        return None
     if getattr(value, 'shape', None) in ((), (1,)) and getattr(value, 'size', 1) == 1 or hasattr(value, 'numel'):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in 'biuf':
@@ -153,7 +170,9 @@ def entry_of(info: object, key: str) -> Any:
     if key in parts:
         return parts[key]
     first, _, rest = key.partition('/')
-    return entry_of(parts[first], rest) if rest and first in parts else None
+    if rest and first in parts:
+        return entry_of(parts[first], rest)
+    return None
 
 
 def add_requested(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int, n_env: int) -> None:
@@ -166,7 +185,8 @@ def add_requested(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: in
             infos[key], infos[f'_{key}'] = np.zeros((n_env, *value.shape), np.float32), np.zeros(n_env, dtype=bool)
         if infos[key].shape[1:] != value.shape:
             raise other_shape_error(key, value.shape, 'of the other envs', infos[key].shape[1:])
-        infos[key][i], infos[f'_{key}'][i] = value, True
+        infos[key][i] = value
+        infos[f'_{key}'][i] = True
 
 
 def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tuple[int, ...]) -> BrokenContractError:

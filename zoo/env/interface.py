@@ -36,7 +36,9 @@ def autoreset_of(env: VectorEnv, declared: str = 'auto') -> Autoreset:
     Args: declared: env.autoreset, which counts where the env itself does not say.
     """
     is_own = type(env.unwrapped).__module__.startswith('gymnasium.vector.')
-    mode = getattr(env.unwrapped, 'autoreset_mode', None) if is_own else None
+    mode = None
+    if is_own:
+        mode = getattr(env.unwrapped, 'autoreset_mode', None)
     mode = mode or (env.metadata or {}).get('autoreset_mode')
     if mode is None and declared != 'auto':
         return declared  # type: ignore[return-value]
@@ -79,7 +81,8 @@ class StepBlock:
         arrays: bool = False,
         reader: torch.device | None = None,
     ) -> None:
-        self._arrays, self._reader = arrays, reader
+        self._arrays = arrays
+        self._reader = reader
         first = first_leaf(like)
 
         def empty(n_row: int, like: Tensor) -> Tensor:
@@ -90,8 +93,14 @@ class StepBlock:
         self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
         steps = {'obs': map_tensors(lambda x: x[1:], self.obs)}
         for name in ('reward', 'terminated', 'truncated', *also):
-            dtype = torch.float32 if name.endswith('reward') else torch.bool
-            row = like if name == 'next_obs' else first.new_empty(len(first), dtype=dtype)
+            if name.endswith('reward'):
+                dtype = torch.float32
+            else:
+                dtype = torch.bool
+            if name == 'next_obs':
+                row = like
+            else:
+                row = first.new_empty(len(first), dtype=dtype)
             steps[name] = map_tensors(lambda x: empty(n_step, x), row)
         self._place(steps)
 
@@ -160,7 +169,8 @@ class AnyVectorEnv(ABC):
         info = self.receive(block, 0) or {}
         final_obs = final_index = None
         for _, index, obs in block.finals:
-            final_obs, final_index = map_tensors(torch.from_numpy, obs), torch.from_numpy(index)
+            final_obs = map_tensors(torch.from_numpy, obs)
+            final_index = torch.from_numpy(index)
         row: dict[str, Any] = {name: map_tensors(lambda x: x[0], tree) for name, tree in block.columns().items()}
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 

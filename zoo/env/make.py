@@ -135,7 +135,10 @@ class EnvMaker:
           timeout: seconds for this reset, which then runs in a separate process; None: it runs in this process.
           n_env, training: number of envs in the vector env, and whether they are for training, to check the env's limits.
         """
-        self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
+        self._cfg = cfg
+        self._timeout = timeout
+        self._n_env = n_env
+        self._training = training
         self._source: MaskSource | None = None  # once the first env is made
 
     def __call__(self, seed: int | None = None) -> gymnasium.Env:
@@ -147,7 +150,10 @@ class EnvMaker:
             if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
                 logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
             is_given = self._cfg.action_mask != 'auto'
-            self._source = self._cfg.action_mask if is_given else self._find_mask_source(env, name)
+            if is_given:
+                self._source = self._cfg.action_mask
+            else:
+                self._source = self._find_mask_source(env, name)
         if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
             return env
         from zoo.env.wrappers import wrap_env
@@ -167,9 +173,15 @@ class EnvMaker:
             return 'off'
         if mask_method(env) is not None:
             return 'method'
-        cfg, timeout = self._cfg, self._timeout
-        is_in_info = has_mask_in_info(env, cfg) if timeout is None else has_mask_in_worker(cfg, name, timeout)
-        return 'info' if is_in_info else 'off'
+        cfg = self._cfg
+        timeout = self._timeout
+        if timeout is None:
+            is_in_info = has_mask_in_info(env, cfg)
+        else:
+            is_in_info = has_mask_in_worker(cfg, name, timeout)
+        if is_in_info:
+            return 'info'
+        return 'off'
 
 
 def seeds_constructor(cfg: EnvConfig) -> bool:
@@ -179,9 +191,11 @@ def seeds_constructor(cfg: EnvConfig) -> bool:
     """
     try:
         source = find_env(cfg.id, cfg.game)
-        given = source.kwargs if isinstance(source, EnvSpec) else {}
-        creator = creator_of(source.entry_point) if isinstance(source, EnvSpec) else source
-        return 'seed' not in {**given, **cfg.kwargs} and takes_optional_seed(creator)
+        if 'seed' in cfg.kwargs:
+            return False
+        if isinstance(source, EnvSpec):
+            return 'seed' not in source.kwargs and takes_optional_seed(creator_of(source.entry_point))
+        return takes_optional_seed(source)
     except Exception:  # also of an import: making the env reports it
         return False
 
@@ -192,7 +206,8 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
-    kwargs, limit = own_copy(cfg.kwargs), cfg.max_episode_steps
+    kwargs = own_copy(cfg.kwargs)
+    limit = cfg.max_episode_steps
     if seed is not None and seeds_constructor(cfg):
         kwargs['seed'] = seed
     env: object
@@ -252,8 +267,13 @@ def env_name(cfg: EnvConfig) -> str:
     """The env's name in messages: its id and game, or the place where its callable is defined."""
     if isinstance(cfg.id, str):
         name = shown_name(cfg.id)
-        return name if cfg.game is None else f'{name}/{cfg.game}'
-    maker = cfg.id.func if isinstance(cfg.id, partial) else cfg.id
+        if cfg.game is None:
+            return name
+        return f'{name}/{cfg.game}'
+    if isinstance(cfg.id, partial):
+        maker = cfg.id.func
+    else:
+        maker = cfg.id
     return f'{getattr(maker, "__module__", "?")}:{getattr(maker, "__qualname__", repr(maker))}'
 
 
@@ -286,11 +306,14 @@ def _find_in_code(env_id: str) -> Source:
     except ConfigError as error:
         from zoo.env.ids import game_hint
 
-        hint = game_hint(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
+        hint = None
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            hint = game_hint(env_id)
         raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
     if home == 'gym':
         return _of_old_gym(module, attribute, env_id)
-    found, in_file = member(module, attribute), is_in_file(env_id)
+    found = member(module, attribute)
+    in_file = is_in_file(env_id)
     if attribute in gymnasium.registry and not (in_file and found is not None):
         return gymnasium.registry[attribute]
     if in_file and found is None and attribute in ENV_REGISTRY:
@@ -320,7 +343,9 @@ def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
         ) from error
     # gym's checker uses np.bool8, which numpy 2 no longer has
     has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
-    without_checker = {'disable_env_checker': True} if has_checker else {}
+    without_checker = {}
+    if has_checker:
+        without_checker = {'disable_env_checker': True}
 
     def make(**kwargs: Any) -> Any:
         return gym.make(env_id, **without_checker, **kwargs)
@@ -363,7 +388,9 @@ def take_env_instances(config: dict[str, Any]) -> None:
     sets = {f'policy.eval.sets.{key}': section for key, section in _section(evaluation, 'sets').items()}
     sections = {'env': config.get('env'), 'policy.eval.env': evaluation.get('env'), **sets}
     for path, section in sections.items():
-        env = section.get('id') if isinstance(section, dict) else None
+        env = None
+        if isinstance(section, dict):
+            env = section.get('id')
         if isinstance(env, gymnasium.Env):
             kind = type(env.unwrapped).__name__
             raise ConfigError(
@@ -382,7 +409,9 @@ def take_env_instances(config: dict[str, Any]) -> None:
 
 def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
     found = config.get(key)
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
@@ -399,7 +428,8 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
     if cfg.wrappers:
         from zoo.env.wrappers import wrapper_problems
 
-        if problems := list(wrapper_problems(cfg.wrappers)):
+        problems = list(wrapper_problems(cfg.wrappers))
+        if problems:
             raise ConfigError(problems)
 
 
@@ -480,7 +510,10 @@ def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasi
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
-            n_step = max_episode_steps if replace else min(max_episode_steps, layer._max_episode_steps)
+            if replace:
+                n_step = max_episode_steps
+            else:
+                n_step = min(max_episode_steps, layer._max_episode_steps)
             layer._max_episode_steps = n_step  # a second limit could only shorten the episodes
             return env
         layer = layer.env

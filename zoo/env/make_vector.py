@@ -57,11 +57,15 @@ def make_vector_env(
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
     cfg = env_config(cfg)
-    name = env_name(cfg) if first is None else f'{env_name(cfg)}[{first}:{first + n_env}]'
+    if first is None:
+        name = env_name(cfg)
+    else:
+        name = f'{env_name(cfg)}[{first}:{first + n_env}]'
     source = find_env(cfg.id, cfg.game)
     how = vectorization_of(cfg, source)
     env: MadeEnv
-    kind, one_seed = VectorEnv, how == 'batched'
+    kind = VectorEnv
+    one_seed = how == 'batched'
     if isinstance(source, EnvFamily):
         is_filmed = camera is not None
         made_with = constructor_seeds(seed, training, first or 0, 1)[0]
@@ -71,7 +75,10 @@ def make_vector_env(
         with locate(made_at(name)):
             env = _make_batched(cfg, source, n_env)
     else:
-        n_all = n_env if first is None else cfg.collector_env_num
+        if first is None:
+            n_all = n_env
+        else:
+            n_all = cfg.collector_env_num
         seeds = constructor_seeds(seed, training, first or 0, n_env)
         env, kind = _make_single_envs(cfg, how, seeds, n_all, training, name, restarts)
     vector: AnyVectorEnv
@@ -81,7 +88,9 @@ def make_vector_env(
         if camera is not None:
             env = camera.attach(env)
         if isinstance(env, gymnasium.vector.VectorEnv):
-            reader = torch.device(device) if device.startswith('cuda') else None
+            reader = None
+            if device.startswith('cuda'):
+                reader = torch.device(device)
             vector = kind(env, cfg, name, one_seed, reader, first or 0)
         else:
             from zoo.env.tensor.vector import TensorVectorEnv
@@ -104,7 +113,10 @@ def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: boo
             'are asked for (EnvRequest.n_env, or num_envs).'
         )
     if cfg.autoreset not in ('auto', vector.autoreset):
-        sync = '' if is_family else ", or env.vectorization 'sync'"
+        if is_family:
+            sync = ''
+        else:
+            sync = ", or env.vectorization 'sync'"
         raise UnsupportedEnvError(
             f"env.autoreset is {cfg.autoreset!r} but the batched {vector.name!r} does {vector.autoreset!r}; use 'auto'{sync}."
         )
@@ -118,7 +130,10 @@ def _make_single_envs(
     Args: seeds: for the constructors, one for each env; n_all: envs in all groups together.
     """
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-    restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
+    if cfg.on_error == 'raise':
+        restarts = None
+    else:
+        restarts = restarts or Restarts(cfg.max_restarts)
     maker = EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)
     makers: list[Callable[[], gymnasium.Env]] = [maker] * len(seeds)
     if seeds_constructor(cfg):
@@ -151,13 +166,18 @@ def make_env_groups(
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
-    n_env, n_group = cfg.collector_env_num, cfg.collector_group_num
+    n_env = cfg.collector_env_num
+    n_group = cfg.collector_group_num
     if n_group is None:
         has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
-        n_group = 2 if has_two_places and n_env % 2 == 0 else 1
+        if has_two_places and n_env % 2 == 0:
+            n_group = 2
+        else:
+            n_group = 1
     if n_group == 1:
         return [make_vector_env(cfg, n_env, True, device, first, restarts, seed=seed)]
-    restarts = Restarts(cfg.max_restarts) if restarts is None else restarts
+    if restarts is None:
+        restarts = Restarts(cfg.max_restarts)
     groups: list[AnyVectorEnv] = []
     with ExitStack() as undo:
         for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
@@ -179,7 +199,8 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
 
     Raises: UnsupportedEnvError, UnknownEnvError, as `make_vector_env`.
     """
-    source = find_env(cfg.id, cfg.game) if source is None else source
+    if source is None:
+        source = find_env(cfg.id, cfg.game)
     wrapped = wrapper_fields(cfg)
     if cfg.on_error == 'restart' and (isinstance(source, EnvFamily) or cfg.vectorization == 'batched'):
         raise UnsupportedEnvError(
@@ -198,7 +219,9 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
                 'is one of single envs; leave it out.'
             )
         return 'batched'
-    spec = source if isinstance(source, EnvSpec) and source.vector_entry_point is not None else None
+    spec = None
+    if isinstance(source, EnvSpec) and source.vector_entry_point is not None:
+        spec = source
     if cfg.vectorization == 'batched' and spec is None:
         raise UnsupportedEnvError(
             f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
@@ -212,7 +235,9 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
     if cfg.vectorization != 'auto':
         return cfg.vectorization
     single = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
-    return 'batched' if spec is not None and not single and _batched_fits(cfg, spec) else 'sync'
+    if spec is not None and not single and _batched_fits(cfg, spec):
+        return 'batched'
+    return 'sync'
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
@@ -240,7 +265,10 @@ def _make_family(
         if options is not None:
             return family.make(request, options), family.one_seed
         maker = isinstance(family, OwnVector) and family.maker
-        first = 'num_envs' if maker else next(iter(inspect.signature(family.make).parameters), '')
+        if maker:
+            first = 'num_envs'
+        else:
+            first = next(iter(inspect.signature(family.make).parameters), '')
         with explaining(maker or family.make, {first: None}, cfg.kwargs, env_name(cfg)):
             env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
@@ -252,7 +280,10 @@ def _make_family(
 
 
 def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
-    limit = spec.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
+    if cfg.max_episode_steps is None:
+        limit = spec.max_episode_steps
+    else:
+        limit = cfg.max_episode_steps
     return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **own_copy(cfg.kwargs)}
 
 

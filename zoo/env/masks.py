@@ -27,10 +27,15 @@ def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
     """Yields (words, start, stop, whether one of these bits must be true) for each choice of an action and each MultiBinary."""
     start = 0
     for path, leaf in leaf_spaces(space):
-        of = f' of {path!r}' if path else ''
+        of = ''
+        if path:
+            of = f' of {path!r}'
         for i, n in enumerate(n_values(leaf) or [mask_size(leaf)]):
             if n:  # a Box has no bits
-                what = f'no action{of}' if isinstance(leaf, Discrete) else f'no value for entry {i}{of}'
+                if isinstance(leaf, Discrete):
+                    what = f'no action{of}'
+                else:
+                    what = f'no value for entry {i}{of}'
                 yield what, start, start + n, not isinstance(leaf, MultiBinary)
                 start += n
 
@@ -84,13 +89,19 @@ def flat_mask(space: Space, mask: object) -> np.ndarray:
     """
     # for a Dict, a list of another length has the bits of all entries with choices, one entry after another
     if isinstance(mask, list) and (not isinstance(space, Dict) or len(mask) == len(space.spaces)):
-        mask = tuple(mask) if any(isinstance(x, tuple | list | np.ndarray) for x in mask) else mask
+        if any(isinstance(x, tuple | list | np.ndarray) for x in mask):
+            mask = tuple(mask)
     if isinstance(space, Dict) and isinstance(mask, Mapping | tuple):
-        given = dict(zip(space.spaces, mask, strict=False)) if isinstance(mask, tuple) else mask
+        masks: Mapping[str, object]
+        if isinstance(mask, tuple):
+            masks = dict(zip(space.spaces, mask, strict=False))
+        else:
+            masks = mask
         parts = [(key, part) for key, part in space.spaces.items() if mask_size(part)]
-        if missing := [key for key, _ in parts if key not in given]:
+        missing = [key for key, _ in parts if key not in masks]
+        if missing:
             raise _broken(f'{WHAT} has no entry {missing[0]!r}', f'one each for {", ".join(key for key, _ in parts)}')
-        return np.concatenate([flat_mask(part, given[key]) for key, part in parts])
+        return np.concatenate([flat_mask(part, masks[key]) for key, part in parts])
     if isinstance(space, MultiDiscrete) and isinstance(mask, tuple | list):
         parts_of_list = list(_arrays(mask))
         if len(parts_of_list) == len(space.nvec):

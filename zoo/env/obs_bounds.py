@@ -76,7 +76,9 @@ class _Watched(NamedTuple):
 
 def _watched(space: Box) -> _Watched:
     """The bounds in the number type in which zoo holds the observations, which is the fastest to compare."""
-    dtype = np.uint8 if is_scaled_by_bounds(space) else np.float32
+    dtype: type[np.number] = np.float32
+    if is_scaled_by_bounds(space):
+        dtype = np.uint8
     bounds = widened_bounds(space)
     with np.errstate(over='ignore'):
         return _Watched(space, bounds.low.astype(dtype), bounds.high.astype(dtype))
@@ -89,14 +91,19 @@ class BoundsWatch:
     """
 
     def __init__(self, space: Space, name: str, warns: bool = True, say: Callable[[str], object] | None = None) -> None:
-        self._name, self._n_seen, self._say = name, 0, say or _log
+        self._name = name
+        self._n_seen = 0
+        self._say = say or _log
         self._watched: dict[str, _Watched] = {}
         for path, leaf in leaf_spaces(space):
             if path == ACTION_MASK or not isinstance(leaf, Box) or not can_be_outside(leaf):
                 continue
             if warns or is_scaled_by_bounds(leaf):
                 watched = _watched(leaf)
-                low = watched.low if warns else np.zeros_like(watched.low)
+                if warns:
+                    low = watched.low
+                else:
+                    low = np.zeros_like(watched.low)
                 self._watched[path] = watched._replace(low=low)
 
     def see(self, obs: Obs) -> None:
@@ -119,10 +126,16 @@ class BoundsWatch:
             return
         is_scaled = is_scaled_by_bounds(space)
         is_too_bright = is_scaled and bool((rows > high).any())
-        outside = rows > high if is_too_bright else (rows < low) | (rows > high)
+        if is_too_bright:
+            outside = rows > high
+        else:
+            outside = (rows < low) | (rows > high)
         first = tuple(np.argwhere(outside)[0])
-        value, at = rows[first], tuple(map(int, first[2:]))
-        where = f' at {list(at)}' if at else ''
+        value = rows[first]
+        at = tuple(map(int, first[2:]))
+        where = ''
+        if at:
+            where = f' at {list(at)}'
         words = (
             f'env {self._name!r}: an observation{of_entry(path)} has {value:.6g}{where}, wanted '
             f'{space.low[at]:g} to {space.high[at]:g} as in observation_space'

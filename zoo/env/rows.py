@@ -34,7 +34,9 @@ class FinalReader(ArrayReader):
     def final(self, raw: Raw, index: np.ndarray) -> Obs:
         """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
         rows = raw[index]
-        return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
+        if rows.dtype == object:
+            return self.stack(list(rows), index)
+        return self.read(rows)
 
     def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
         """The last observations of some envs, from one unchecked array for each env."""
@@ -49,8 +51,11 @@ class IndexReader(FinalReader):
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
         super().__init__(space, n_env, path, place)
-        n = space.n if isinstance(space, Discrete) else space.nvec
-        self._n, self._start = np.reshape(n, space.shape), np.reshape(space.start, space.shape)
+        if isinstance(space, Discrete):
+            self._n = np.reshape(space.n, space.shape)
+        else:
+            self._n = np.reshape(space.nvec, space.shape)
+        self._start = np.reshape(space.start, space.shape)
 
     def read(self, raw: Raw) -> np.ndarray:
         return np.asarray(raw).astype(np.int64) - self._start
@@ -59,7 +64,10 @@ class IndexReader(FinalReader):
         if obs.min() < 0 or np.count_nonzero(obs >= self._n):
             row, *at = map(int, np.argwhere((obs < 0) | (obs >= self._n))[0])
             start, n = (int(x[tuple(at)]) for x in (self._start, self._n))
-            got = f'is {obs[row] + start}' if not at else f'has {obs[row][tuple(at)] + start} at {at}'
+            if not at:
+                got = f'is {obs[row] + start}'
+            else:
+                got = f'has {obs[row][tuple(at)] + start} at {at}'
             raise EnvContractError(
                 f'{self._place.of(row if index is None else int(index[row]))}: observation{of_entry(self._path)} {got}, outside '
                 f'of the space {start} .. {start + n - 1}; make the space as large as what the env returns.'
@@ -75,7 +83,9 @@ class BinaryReader(FinalReader):
             return as_bits(array)
         except BrokenContractError:
             rows = (array.astype(np.bool_) != array).reshape(len(array), -1).any(1)
-            index = int(np.flatnonzero(rows)[0]) if len(array) == self._shape[0] else None
+            index = None
+            if len(array) == self._shape[0]:
+                index = int(np.flatnonzero(rows)[0])
             got = f'the observation{of_entry(self._path)} has {array[array.astype(np.bool_) != array].flat[0]}'
             raise self._place.error(index, got, 'zeros and ones as in observation_space', 'correct it') from None
 
@@ -117,7 +127,9 @@ class DictReader(FinalReader):
     """Reads the observations of Dict and Tuple spaces as dicts."""
 
     def __init__(self, parts: Mapping[str, FinalReader], is_tuple: bool, path: str, place: Place) -> None:
-        self._parts, self._path, self._place = parts, path, place
+        self._parts = parts
+        self._path = path
+        self._place = place
         self._keys = [(name, i if is_tuple else name, part) for i, (name, part) in enumerate(parts.items())]
 
     def read(self, raw: Raw) -> Obs:
@@ -162,7 +174,10 @@ def obs_reader(
     if isinstance(space, Dict):
         parts: dict[str, FinalReader] = {}
         for name, each in space.spaces.items():
-            inner = f'{path}.{name}' if path else name
+            if path:
+                inner = f'{path}.{name}'
+            else:
+                inner = name
             if inner == ACTION_MASK and isinstance(each, MultiBinary):
                 parts[name] = MaskReader(each, n_env, inner, place, raw_mask_shape)
             else:
@@ -170,8 +185,11 @@ def obs_reader(
         return DictReader(parts, space.is_tuple, path, place)
     if isinstance(space, Discrete | MultiDiscrete):
         return IndexReader(space, n_env, path, place)
-    of_box = ByteReader if obs_dtype(space) == torch.uint8 else FinalReader
-    return (BinaryReader if isinstance(space, MultiBinary) else of_box)(space, n_env, path, place)
+    if isinstance(space, MultiBinary):
+        return BinaryReader(space, n_env, path, place)
+    if obs_dtype(space) == torch.uint8:
+        return ByteReader(space, n_env, path, place)
+    return FinalReader(space, n_env, path, place)
 
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:
@@ -197,14 +215,17 @@ class SameStep(RowRule):
 def _finals(info: dict[str, Any]) -> Any:
     """The last observations in the info of a step that ended episodes. Raises: KeyError if it has none."""
     finals = last_obs(None, info)
-    return info[FINAL_OBS] if finals is None else finals
+    if finals is None:
+        return info[FINAL_OBS]
+    return finals
 
 
 class Disabled(RowRule):
     """Rule for envs that never reset themselves: zoo resets them after the step that ended an episode."""
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
-        ended, row = ended_envs(block, t), block.rows[t]
+        ended = ended_envs(block, t)
+        row = block.rows[t]
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
             final = map_tensors(lambda x: x[index], row.obs)
@@ -221,7 +242,9 @@ class Masks(RowRule):
     """
 
     def __init__(self, action_space: Space, place: Place, shows_ends: bool) -> None:
-        self._choices, self._place, self._shows_ends = ChoiceCheck(action_space), place, shows_ends
+        self._choices = ChoiceCheck(action_space)
+        self._place = place
+        self._shows_ends = shows_ends
 
     def on_reset(self, obs: Any) -> None:
         self._refuse(obs[ACTION_MASK], self._choices.empty(obs[ACTION_MASK]))
@@ -248,15 +271,21 @@ class Ends(RowRule):
     """Decides which ends of episodes are terminal, as env.ends says; whether an episode ends stays as it is."""
 
     def __init__(self, cfg: EndsConfig, name: str, autoreset: str) -> None:
-        self._cfg, self._name, self._autoreset = cfg, name, autoreset
-        both = cfg.terminated if cfg.both is None else cfg.both
+        self._cfg = cfg
+        self._name = name
+        self._autoreset = autoreset
+        if cfg.both is None:
+            both = cfg.terminated
+        else:
+            both = cfg.both
         self._both_is_terminal = both == 'terminal'
         self._unseen = {*cfg.bootstrap_if, *cfg.terminal_if}  # entries that no info has had so far
         self._has_marks = bool(self._unseen)
         self._n_end = 0
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
-        row, ended = block.rows[t], ended_envs(block, t)
+        row = block.rows[t]
+        ended = ended_envs(block, t)
         if not np.count_nonzero(ended):
             return
         is_both = row.terminated & row.truncated
@@ -302,9 +331,11 @@ class RawRewards(RowRule):
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
-        row.raw_reward[:], row.raw_end[:] = info[RAW_REWARD], info[RAW_END]
+        row.raw_reward[:] = info[RAW_REWARD]
+        row.raw_end[:] = info[RAW_END]
         if row.is_reset is not None:
-            row.raw_reward[row.is_reset], row.raw_end[row.is_reset] = 0.0, False
+            row.raw_reward[row.is_reset] = 0.0
+            row.raw_end[row.is_reset] = False
 
 
 class BrokenEpisodes(RowRule):
@@ -315,7 +346,11 @@ class BrokenEpisodes(RowRule):
 
     def __init__(self, resets_are_marked: bool) -> None:
         self._resets_are_marked = resets_are_marked
-        self.columns: tuple[BlockField, ...] = ('begins',) if resets_are_marked else ('is_reset', 'begins')
+        self.columns: tuple[BlockField, ...]
+        if resets_are_marked:
+            self.columns = ('begins',)
+        else:
+            self.columns = ('is_reset', 'begins')
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]

@@ -15,10 +15,14 @@ class SeededMaker:
 
     def __init__(self, maker: Callable[[int], gymnasium.Env], seed: int, n_made: int = 0) -> None:
         """Args: n_made: how often the env was made before."""
-        self._maker, self._seed, self._n_made = maker, seed, n_made
+        self._maker = maker
+        self._seed = seed
+        self._n_made = n_made
 
     def __call__(self) -> gymnasium.Env:
-        seed = self._seed if self._n_made == 0 else restart_seed(self._seed, self._n_made)
+        seed: int | None = self._seed
+        if self._n_made > 0:
+            seed = restart_seed(self._seed, self._n_made)
         assert seed is not None
         self._n_made += 1
         return self._maker(seed)
@@ -30,4 +34,6 @@ class SeededMaker:
 
 def for_start(maker: Any, n_made: int) -> Any:
     """`maker`, or where it gives a seed, the one for the process that is started after n_made others."""
-    return maker.for_start(n_made) if isinstance(maker, SeededMaker) else maker
+    if isinstance(maker, SeededMaker):
+        return maker.for_start(n_made)
+    return maker

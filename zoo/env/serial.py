@@ -106,7 +106,9 @@ class SerialVectorEnv(SyncVectorEnv):
         restarts: Restarts | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self._name, self._restarts, self._timeout = name, restarts, timeout
+        self._name = name
+        self._restarts = restarts
+        self._timeout = timeout
         self._maker_name = name.partition('[')[0]  # without the envs of a group
         made = self.envs = []  # if one env cannot be made, those made before it are closed
         try:
@@ -123,20 +125,25 @@ class SerialVectorEnv(SyncVectorEnv):
             if isinstance(error, BrokenContractError):
                 raise Place(name).error(len(made) - 1, *error.args) from error
             raise
-        self.closed, self.env_fns = False, env_fns
+        self.closed = False
+        self.env_fns = env_fns
         _OPEN.add(self)
         self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
         nested = gymnasium.spaces.Dict | gymnasium.spaces.Tuple
         self._has_nested_actions = isinstance(self.single_action_space, nested)
-        self._copy = deepcopy if isinstance(self.single_observation_space, nested) else copy
+        self._copy: Callable[[Any], Any] = copy
+        if isinstance(self.single_observation_space, nested):
+            self._copy = deepcopy
         self._copies = False  # whether the envs write into arrays of one another
         self._seen: list[Any] = [None] * self.num_envs  # the last observation of each env
         # dtypes of observations that can be copied into those of a Box; none for other spaces
         space: Any = self.single_observation_space
-        dtypes = map(np.dtype, '?bBhHiIlLqQefd') if type(space) is gymnasium.spaces.Box else ()
-        self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
+        self._castable: set[np.dtype] = set()
+        if type(space) is gymnasium.spaces.Box:
+            dtypes = map(np.dtype, '?bBhHiIlLqQefd')
+            self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count = 0
@@ -151,7 +158,11 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def request(self, requested: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
-        self._requested, self._reset_kwargs = requested, {} if options is None else {'options': options}
+        self._requested = requested
+        if options is None:
+            self._reset_kwargs = {}
+        else:
+            self._reset_kwargs = {'options': options}
 
     def command(self, command: EnvCommand) -> list[Any]:
         return [apply(env, command) for env in self.envs]
@@ -169,7 +180,8 @@ class SerialVectorEnv(SyncVectorEnv):
         self.failed_index = None
         mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
         seeds = seeds_of(seed, self.num_envs)
-        self._seeds = self._seeds if seed is None else seeds
+        if seed is not None:
+            self._seeds = seeds
         for i in np.flatnonzero(mask).tolist():
             try:
                 self._reset_env(i, seed=seeds[i])
@@ -180,14 +192,17 @@ class SerialVectorEnv(SyncVectorEnv):
                     raise
                 self._restart(i, error, f'the reset after step {self._step_count}')
         self._ended = self._ended & ~mask
-        self._step_count = self._step_count if options else 0
+        if not options:
+            self._step_count = 0
 
     def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         check_n_action(actions, self.num_envs)
-        each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
+        env_actions: Iterable[Any] = actions
+        if self._has_nested_actions:
+            env_actions = list(iterate(self.action_space, actions))
         self._step_count += 1
         infos: dict[str, Any] = {}
-        self._step_envs(each, infos)
+        self._step_envs(env_actions, infos)
         self._ended = self._terminations | self._truncations
         return self._gathered(), self._rewards, self._terminations, self._truncations, infos
 
@@ -197,24 +212,33 @@ class SerialVectorEnv(SyncVectorEnv):
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
-    def _step_envs(self, each: Iterable[Any], infos: dict[str, Any]) -> None:
+    def _step_envs(self, actions: Iterable[Any], infos: dict[str, Any]) -> None:
         """Steps all envs. If an env raises and is recreated, its episode counts as broken off, unless it is complete."""
-        seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
+        seen = self._seen
+        rewards = self._rewards
+        terminated = self._terminations
+        truncated = self._truncations
         result: tuple[Any, ...] | None = None
-        calls, is_complete = CALLS[get_ident()], False  # is_complete: the episode has ended, its env is being reset
-        for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+        # is_complete: the episode has ended, its env is being reset
+        calls = CALLS[get_ident()]
+        is_complete = False
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             calls.index = i
             try:
                 if self._next_step and self._ended[i]:
                     self._reset_env(i)
-                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    rewards[i] = 0.0
+                    terminated[i] = False
+                    truncated[i] = False
                     continue
                 result = seen[i], rewards[i], is_over, is_cut, info = env.step(action)
                 if type(is_over) not in FLAGS or type(is_cut) not in FLAGS:
-                    is_over, is_cut = as_flag('terminated', is_over), as_flag('truncated', is_cut)
+                    is_over = as_flag('terminated', is_over)
+                    is_cut = as_flag('truncated', is_cut)
                 if not isinstance(info, dict):
                     check_result('step', result, self.single_observation_space)
-                terminated[i], truncated[i] = is_over, is_cut
+                terminated[i] = is_over
+                truncated[i] = is_cut
                 if self._requested:
                     add_requested(infos, requested_of(self._requested, info), i, self.num_envs)
                 if (is_over or is_cut) and info:
@@ -236,9 +260,12 @@ class SerialVectorEnv(SyncVectorEnv):
                 step = f'step {self._step_count}'
                 self._restart(i, error, f'the reset after {step}' if is_complete else step)
                 if not is_complete:
-                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    rewards[i] = 0.0
+                    terminated[i] = False
+                    truncated[i] = False
                     infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
-                result, is_complete = None, False
+                result = None
+                is_complete = False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         calls = CALLS[get_ident()]
@@ -260,7 +287,10 @@ class SerialVectorEnv(SyncVectorEnv):
                 when = CONSTRUCTION
                 with locate(made_at(self._name, i)):
                     env = with_quick_actions(self.env_fns[i]())  # type: ignore[index]
-                self.envs[i] = CopiedObservations(env) if self._copies else env
+                if self._copies:
+                    self.envs[i] = CopiedObservations(env)
+                else:
+                    self.envs[i] = env
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
@@ -274,7 +304,8 @@ class SerialVectorEnv(SyncVectorEnv):
     def _gathered(self) -> Any:
         """The observations of all envs as one batch; copies arrays of a Box itself, since `concatenate` takes longer."""
         if self._castable:
-            shape, out = self.single_observation_space.shape, self._observations
+            shape = self.single_observation_space.shape
+            out = self._observations
             for i, obs in enumerate(self._seen):
                 if type(obs) is not np.ndarray or obs.shape != shape or obs.dtype not in self._castable:
                     break

@@ -27,7 +27,9 @@ class EnvSettings:
 
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
-        self._rule = options_rule(cfg.reset_options) if cfg.reset_options else None
+        self._rule: Callable[[int], dict[str, Any]] | None = None
+        if cfg.reset_options:
+            self._rule = options_rule(cfg.reset_options)
         self._sent = b''  # the reset options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
@@ -47,14 +49,16 @@ class EnvSettings:
                 if name not in self._kinds:
                     self._kinds[name] = _kind_of(envs[0], name)
                 value = schedule_value(schedule, env_step)
-                value = value if self._kinds[name] is float else self._kinds[name](round(value))
+                if self._kinds[name] is not float:
+                    value = self._kinds[name](round(value))
                 if self.values.get(name) != value:
                     for env in envs:
                         env.command(EnvCommand('set', name, (value,)))
                     self.values[name] = value
         if self._rule is not None:
             with _naming('reset_options'):
-                options, now = self._rule(env_step), b''
+                options = self._rule(env_step)
+                now = b''
                 with suppress(Exception):  # not ==: options may be arrays, or changed in place after a call
                     now = pickle.dumps(options)
                 if not now or now != self._sent:
@@ -70,7 +74,8 @@ class RunEnvs:
     """
 
     def __init__(self, training: Sequence[AnyVectorEnv], evaluation: Sequence[AnyVectorEnv]) -> None:
-        self._training, self._evaluation = list(training), list(evaluation)
+        self._training = list(training)
+        self._evaluation = list(evaluation)
 
     def get_attr(self, name: str, of: Which = 'both') -> list[Any]:
         """The values of an attribute, one for each env. name: 'a.b' is the attribute b of its attribute a.
@@ -89,7 +94,8 @@ class RunEnvs:
         return self._each(of, 'call', method, args, kwargs)
 
     def _each(self, of: Which, *command: Any) -> list[Any]:
-        training, evaluation = self._training, self._evaluation
+        training = self._training
+        evaluation = self._evaluation
         named = {'both': [*training, *evaluation], 'training': training, 'evaluation': evaluation}
         if of not in named:
             raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
@@ -102,7 +108,8 @@ def _naming(key: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        said, path = str(error), f'env.{key}'
+        said = str(error)
+        path = f'env.{key}'
         raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
 
 
@@ -113,7 +120,10 @@ def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable
             key: schedule_value(signed_section(value), env_step) if is_signed_schedule(value) else value
             for key, value in options.items()
         }
-    function = load_code(options, 'env.reset_options') if isinstance(options, str) else options
+    if isinstance(options, str):
+        function = load_code(options, 'env.reset_options')
+    else:
+        function = options
 
     def rule(env_step: int) -> dict[str, Any]:
         try:
@@ -145,7 +155,9 @@ def _kind_of(env: AnyVectorEnv, name: str) -> type:
             f'it is {shown(value)} ({type(value).__name__}) in env {env.name!r} but must be a number; give the env a number of '
             'that name, or use a callback with job.envs.set_attr'
         )
-    return float if kind == 'f' else int
+    if kind == 'f':
+        return float
+    return int
 
 
 class CommandOutcome(NamedTuple):
@@ -220,7 +232,8 @@ def outcome(env: object, command: EnvCommand) -> CommandOutcome:
 
 def result(found: CommandOutcome) -> Any:
     """The value of an outcome. Raises: what the command raised."""
-    if (error := unpickled_error(found.error)) is not None:
+    error = unpickled_error(found.error)
+    if error is not None:
         raise error
     if found.words:
         raise UserError(found.words)

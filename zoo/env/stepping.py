@@ -58,7 +58,9 @@ class NextStep(RowRule):
     def on_write(self, row: StepRow) -> None:
         row.is_reset[:] = self._ended
         if np.count_nonzero(self._ended):  # such a row has no reward and no end
-            row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
+            row.reward[self._ended] = 0.0
+            row.terminated[self._ended] = False
+            row.truncated[self._ended] = False
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         self._ended = block.rows[t].terminated | block.rows[t].truncated
@@ -69,7 +71,8 @@ class ArrayReader:
 
     def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
         self._shape = n_env, *space.shape
-        self._path, self._place = path, place
+        self._path = path
+        self._place = place
 
     def read(self, raw: Raw) -> Obs:
         """Converts observations of all or some envs to zoo's dtype; no copy if they have it already."""
@@ -131,9 +134,14 @@ class RowVectorEnv(AnyVectorEnv):
             raise
 
     def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        returned = self._call(self.env.step_wait) if self.steps_async else self._call(self.env.step, self.sent)  # type: ignore[attr-defined]
+        if self.steps_async:
+            returned = self._call(self.env.step_wait)  # type: ignore[attr-defined]
+        else:
+            returned = self._call(self.env.step, self.sent)
         raw, env_reward, terminated, truncated, info = returned
-        row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
+        row = block.rows[t]
+        obs = self.reader.read(raw)
+        reward = np.asarray(env_reward)
         self.reader.fit(obs, 'step')
         if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
             terminated = flag_array(self._place, 'terminated', terminated)
@@ -141,7 +149,9 @@ class RowVectorEnv(AnyVectorEnv):
         if not reward.shape == terminated.shape == truncated.shape == row.reward.shape:
             raise shapes_error(self._place, self.n_env, rewards=reward, terminated=terminated, truncated=truncated)
         self.reader.write(row.obs, obs)
-        row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
+        row.reward[:] = reward
+        row.terminated[:] = terminated
+        row.truncated[:] = truncated
         for rule in self._rules:
             rule.on_write(row)
         self.reader.check(row.obs, self.sent)
@@ -167,7 +177,9 @@ class RowVectorEnv(AnyVectorEnv):
         try:
             return method(*args, **kwargs)
         finally:
-            calls.place, calls.index, calls.count = None, None, calls.count + 1
+            calls.place = None
+            calls.index = None
+            calls.count = calls.count + 1
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame

@@ -49,7 +49,9 @@ class VectorEnv(RowVectorEnv):
         """
         if has_other_keys(env):
             env = NamedVectorEnv(env, name)
-        self.env, self.name, self.n_env = env, name, env.num_envs
+        self.env = env
+        self.name = name
+        self.n_env = env.num_envs
         raw_space = self._kept_space(cfg)
         self.action_space = convert_space(env.single_action_space, 'action', name)
         self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
@@ -58,10 +60,16 @@ class VectorEnv(RowVectorEnv):
         has_masks = mask_space(self.obs_space) is not None
         self.reader, self._rules = self._reader_and_rules(cfg, raw_space, has_masks)
         self._to_env = _to_env(self.action_space, cfg)
-        self._one_seed, self._device, self._first, self._timeout = one_seed, reader, first, cfg.step_timeout
+        self._one_seed = one_seed
+        self._device = reader
+        self._first = first
+        self._timeout = cfg.step_timeout
         self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
         self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
-        self._called = None if vars(type(env)).get('has_deadlines', False) else self._place.of
+        if vars(type(env)).get('has_deadlines', False):
+            self._called = None
+        else:
+            self._called = self._place.of
         self.info_columns = tuple(cfg.info_columns)
         if cfg.check:
             self._bounds = BoundsWatch(self.obs_space, name, warns=first == 0)  # one group speaks for all
@@ -80,8 +88,11 @@ class VectorEnv(RowVectorEnv):
         self, cfg: EnvConfig, raw_space: Space, has_masks: bool
     ) -> tuple[ArrayReader, Sequence[RowRule]]:
         """The rules are in the order in which they process a row: ends, autoreset, raw rewards, masks, broken-off episodes."""
-        space, place, is_next = self.obs_space, self._place, self.autoreset == 'next_step'
-        has_raw, restarts = bool(self.env.metadata.get(RAW)), cfg.on_error == 'restart'
+        space = self.obs_space
+        place = self._place
+        is_next = self.autoreset == 'next_step'
+        has_raw = bool(self.env.metadata.get(RAW))
+        restarts = cfg.on_error == 'restart'
         changes_ends = cfg.ends != EndsConfig()
         if (
             isinstance(space, Box)
@@ -92,7 +103,9 @@ class VectorEnv(RowVectorEnv):
             return ArrayReader(space, self.n_env, '', place), [NextStep()]
         from zoo.env import rows  # few batched envs need them
 
-        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
+        raw_mask = None
+        if isinstance(raw_space, Dict):
+            raw_mask = raw_space.spaces.get(ACTION_MASK)
         reader = rows.obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
         resets: dict[str, Callable[[], RowRule]] = {
             'next_step': NextStep,
@@ -104,7 +117,9 @@ class VectorEnv(RowVectorEnv):
             (has_masks, lambda: rows.Masks(self.action_space, place, is_next)),
             (restarts, lambda: rows.BrokenEpisodes(is_next)),
         ]
-        first = [rows.Ends(cfg.ends, self.name, self.autoreset)] if changes_ends else []
+        first = []
+        if changes_ends:
+            first = [rows.Ends(cfg.ends, self.name, self.autoreset)]
         return reader, [*first, resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
@@ -178,11 +193,14 @@ class QuickDiscrete(gymnasium.spaces.Discrete):
 
     def __init__(self, space: gymnasium.spaces.Discrete) -> None:
         vars(self).update(vars(space))  # its random stream too
-        self._first, self._stop = int(self.start), int(self.start + self.n)
+        self._first = int(self.start)
+        self._stop = int(self.start + self.n)
 
     def contains(self, x: object) -> bool:
         """Whether x is an action in the space."""
-        return self._first <= int(x) < self._stop if type(x) is np.int64 else super().contains(x)
+        if type(x) is np.int64:
+            return self._first <= int(x) < self._stop
+        return super().contains(x)
 
 
 def use_fast_action_space(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> None:

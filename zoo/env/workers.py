@@ -68,7 +68,8 @@ from zoo.env.seeded import for_start
 from zoo.env.settings import apply, outcome, result, sendable
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-POLL_S, SUSPENDED_S = 0.25, 1.0  # limit of one poll of a pipe; a poll that is this late means that we were stopped
+POLL_S = 0.25  # limit of one poll of a pipe
+SUSPENDED_S = 1.0  # a poll that is this late means that we were stopped
 
 logger = logging.getLogger(__name__)
 
@@ -141,15 +142,20 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         restarts: Restarts | None = None,
     ) -> None:
         super().__init__()
-        self.num_envs, self._env_fns = len(env_fns), env_fns
+        self.num_envs = len(env_fns)
+        self._env_fns = env_fns
         self._n_start = [0] * len(env_fns)  # processes started for each env
-        self._timeout, self._name, self._restarts = timeout, name, restarts
+        self._timeout = timeout
+        self._name = name
+        self._restarts = restarts
         self._mode = autoreset_mode
         with locate(made_at(name, 0)):
             first = env_fns[0]()  # for its spaces
-            self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+            self.single_observation_space = first.observation_space
+            self.single_action_space = first.action_space
             self.metadata = {**first.metadata, 'autoreset_mode': autoreset_mode}
-            self.render_mode, self.takes_options = first.render_mode, takes_options(first)
+            self.render_mode = first.render_mode
+            self.takes_options = takes_options(first)
         close_in_time({f'env {name!r}, index 0': first.close}, timeout)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -161,7 +167,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         )
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._step_count, self._is_stepping = 0, False
+        self._step_count = 0
+        self._is_stepping = False
         self._lost: list[int] = []  # envs recreated since the last step; the next step reports them as broken
         self._wanted: Wanted = (), None
         self.commands: dict[str, EnvCommand] = {}
@@ -181,11 +188,15 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
         seeds = seeds_of(seed, self.num_envs)
-        self._seeds = self._seeds if seed is None else seeds
-        indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
+        if seed is not None:
+            self._seeds = seeds
+        indices = list(range(self.num_envs))
+        if options:
+            indices = np.flatnonzero(options['reset_mask']).tolist()
         self._ask({i: ('reset', seeds[i]) for i in indices}, f'the reset after step {self._step_count}')
         self._lost = [i for i in self._lost if i not in indices]
-        self._step_count = self._step_count if options else 0
+        if not options:
+            self._step_count = 0
         return self._observations, {}
 
     def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -201,7 +212,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._is_stepping = True
 
     def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        lost, self._is_stepping, self._lost = self._lost, False, []
+        lost = self._lost
+        self._is_stepping = False
+        self._lost = []
         results, broken = self._answers([i for i in range(self.num_envs) if i not in lost], f'step {self._step_count}')
         for i in lost:
             results.insert(i, NO_STEP)
@@ -250,7 +263,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 fault = _receive(pipe, patience)[1]
             if isinstance(fault, Raised):
                 raised.setdefault(f'close raised {fault.words} ({fault.at})', []).append(i)
-            limit = deadline if terminate or fault == 'late' else deadline + GRACE
+            if terminate or fault == 'late':
+                limit = deadline
+            else:
+                limit = deadline + GRACE
             process.join(max(limit - time.monotonic(), 0.0))
             if process.is_alive():
                 hung.append(i)
@@ -260,7 +276,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for said, indices in raised.items():
             logger.warning('%s', close_words(f'env {self._name!r}, index {indices[0]}', said, len(indices)))
         if hung and not terminate:
-            words = ('it', 'was') if len(hung) == 1 else ('they', 'were')
+            if len(hung) == 1:
+                words = ('it', 'was')
+            else:
+                words = ('they', 'were')
             logger.warning(
                 'env %r, index %s: %s had not closed after %g s, and %s killed',
                 *(self._name, _join(hung), words[0], timeout, words[1]),
@@ -279,11 +298,13 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self._answers(commands, when)
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
-        found, asked = dict[int, Any](), [*range(self.num_envs)]
+        found = dict[int, Any]()
+        asked = [*range(self.num_envs)]
         while asked:  # recreated envs are asked again
             answers, broken = self._ask(dict.fromkeys(asked, command), when)
             found |= zip(asked, answers, strict=True)
-            self._lost, asked = sorted({*self._lost, *broken}), broken
+            self._lost = sorted({*self._lost, *broken})
+            asked = broken
         return [found[i] for i in range(self.num_envs)]
 
     def _start(self, i: int) -> None:
@@ -395,7 +416,8 @@ class AnswerTime:
     def has_answer(self, pipe: Connection) -> bool:
         """Waits for an answer; returns whether it came in time."""
         while True:
-            start, seconds = time.monotonic(), max(min(self._left, POLL_S), 0.0)
+            start = time.monotonic()
+            seconds = max(min(self._left, POLL_S), 0.0)
             has_come = pipe.poll(seconds)
             waited = time.monotonic() - start
             if waited < seconds + SUSPENDED_S:
@@ -407,14 +429,18 @@ class AnswerTime:
 def _receive(pipe: Connection, patience: AnswerTime) -> tuple[bool, Any]:
     """(True, the result of a worker), or (False, its fault)."""
     try:
-        return pipe.recv() if patience.has_answer(pipe) else (False, 'late')
+        if patience.has_answer(pipe):
+            return pipe.recv()
+        return False, 'late'
     except (EOFError, OSError):
         return False, 'dead'
 
 
 def _complete(fault: Fault) -> Any:
     """The result of a step that ended an episode, if only the reset after it failed, else None."""
-    return fault.step if isinstance(fault, Raised) else None
+    if isinstance(fault, Raised):
+        return fault.step
+    return None
 
 
 def _join(indices: Iterable[int]) -> str:
@@ -424,7 +450,9 @@ def _join(indices: Iterable[int]) -> str:
 def _cause(exitcode: int | None) -> str:
     if exitcode is None:
         return 'exit code unknown'
-    return f'killed by {signal.Signals(-exitcode).name}' if exitcode < 0 else f'exit code {exitcode}'
+    if exitcode < 0:
+        return f'killed by {signal.Signals(-exitcode).name}'
+    return f'exit code {exitcode}'
 
 
 def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
@@ -444,7 +472,9 @@ def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Conn
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # also SystemExit: the parent reports the failure
-        pickled = pickled_error(error) if isinstance(error, Exception) else None
+        pickled = None
+        if isinstance(error, Exception):
+            pickled = pickled_error(error)
         words = show_error(error), traceback.format_exc(), raised_at(error)
         with suppress(OSError):
             pipe.send((False, Raised(pickled, *words, worker.complete if worker else None)))
@@ -484,7 +514,9 @@ class _Worker:
     complete: Step | None = None
 
     def __init__(self, env: gymnasium.Env, place: WorkerSetup) -> None:
-        self.env, self._place, self._ended = env, place, False
+        self.env = env
+        self._place = place
+        self._ended = False
         self.request(place.wanted)
 
     def request(self, wanted: Wanted) -> None:
@@ -505,11 +537,14 @@ class _Worker:
             return NO_STEP
         result = checked_call('step', self._place.spaces[0], self.env.step, action)
         obs, reward, terminated, truncated, info = result
-        terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
+        terminated = as_flag('terminated', terminated)
+        truncated = as_flag('truncated', truncated)
         is_over = terminated or truncated
         if is_over:
             obs = last_obs(obs, info)
-        sent = self._wanted(info, is_over) if info and (is_over or self.requested_infos) else None
+        sent = None
+        if info and (is_over or self.requested_infos):
+            sent = self._wanted(info, is_over)
         if is_over and mode == AutoresetMode.SAME_STEP:
             complete = reward, terminated, truncated, deepcopy(obs), sent  # the reset may write into it
             self.complete = complete
@@ -521,8 +556,13 @@ class _Worker:
         return reward, terminated, truncated, None, sent
 
     def _wanted(self, info: Mapping[str, Any], is_over: bool) -> StepInfo | None:
-        requested, last = requested_of(self.requested_infos, info), numbers_of(info) if is_over else None
-        return (requested, last) if requested or last else None
+        requested = requested_of(self.requested_infos, info)
+        last = None
+        if is_over:
+            last = numbers_of(info)
+        if requested or last:
+            return (requested, last)
+        return None
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)

@@ -120,20 +120,29 @@ def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -
 
 def _load(item: Wrapper, path: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     """Of a wrapper: its name in messages, its class or function, and its arguments. Raises: ConfigError."""
-    spec = dict(item) if isinstance(item, dict) else {'type': item}
+    if isinstance(item, dict):
+        spec = dict(item)
+    else:
+        spec = {'type': item}
     if 'type' not in spec:
         raise ConfigError(
             f"{path} has no type; write {{'type': 'module:Class', and its arguments}}, e.g. "
             "{type: 'gymnasium.wrappers:FrameStackObservation', stack_size: 4}."
         )
     named: str | Callable[..., Any] = spec.pop('type')
-    make = _code(named, path) if isinstance(named, str) else named
+    if isinstance(named, str):
+        make = _code(named, path)
+    else:
+        make = named
     place = f'{path} ({shown_name(named) if isinstance(named, str) else getattr(named, "__qualname__", repr(named))})'
     if not callable(make):
         raise ConfigError(f'{place} is {type(make).__name__}, which wraps nothing; name a class or function of an env.')
     if isinstance(make, type) and issubclass(make, gymnasium.vector.VectorEnv):
         single = getattr(gymnasium.wrappers, make.__name__, None)
-        do = f"'gymnasium.wrappers:{make.__name__}'" if single else 'one of single envs'
+        if single:
+            do = f"'gymnasium.wrappers:{make.__name__}'"
+        else:
+            do = 'one of single envs'
         raise ConfigError(
             f'{place} wraps whole vectors of envs, and env.wrappers are around each single env; use {do}.'
         )
@@ -173,7 +182,8 @@ def _argument(value: object, path: str) -> object:
 
 def _array(form: Mapping[str, Any], path: str) -> np.ndarray:
     """The numpy array of {array: [1.0, 0.1]}, or {array: [...], dtype: float32}; YAML itself has lists alone."""
-    if unknown := [key for key in form if key not in ('array', 'dtype')]:
+    unknown = [key for key in form if key not in ('array', 'dtype')]
+    if unknown:
         raise ConfigError(
             f'{path} has the entry {unknown[0]!r}; an array is written {{array: [1.0, 0.1], dtype: float32}}.'
         )
@@ -199,7 +209,9 @@ def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: st
         raise ConfigError(f'{place} takes the env and {takes}: {error}; correct its arguments.') from error
 
 
-OBS, PREV_ACTION, PREV_REWARD = 'obs', 'prev_action', 'prev_reward'
+OBS = 'obs'
+PREV_ACTION = 'prev_action'
+PREV_REWARD = 'prev_reward'
 MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
 
 
@@ -223,8 +235,12 @@ class _EntriesEnv(gymnasium.Wrapper):
         super().__init__(env)
         space = env.observation_space
         self._is_dict = isinstance(space, gymnasium.spaces.Dict)
-        parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {OBS: space}
-        if clash := [key for key in added if key in parts]:
+        if isinstance(space, gymnasium.spaces.Dict):
+            parts = dict(space.spaces)
+        else:
+            parts = {OBS: space}
+        clash = [key for key in added if key in parts]
+        if clash:
             raise UnsupportedEnvError(
                 f'env {name!r}: the observations have an entry {clash[0]!r} already, which the config adds too; '
                 'rename theirs, or leave it out of the config.'
@@ -253,7 +269,10 @@ class MaskEnv(_EntriesEnv):
         if self._n == 0:
             raise no_mask_error(name, self._space)
         self.source: Literal['info', 'method'] = source
-        self._method = mask_method(env) if source == 'method' else None
+        if source == 'method':
+            self._method = mask_method(env)
+        else:
+            self._method = None
         if source == 'method' and self._method is None:
             raise UnsupportedEnvError(
                 f"env {name!r}: env.action_mask is 'method' but the env has no method action_masks; "
@@ -290,8 +309,13 @@ class PrevEnv(_EntriesEnv):
 
     def __init__(self, env: gymnasium.Env, action: bool, reward: bool, name: str) -> None:
         _, self._space = env_spaces(env, name)
-        self._action, self._reward = action, reward
-        added: dict[str, gymnasium.Space] = {PREV_ACTION: gymnasium_space(self._space)} if action else {}
+        self._action = action
+        self._reward = reward
+        added: dict[str, gymnasium.Space]
+        if action:
+            added = {PREV_ACTION: gymnasium_space(self._space)}
+        else:
+            added = {}
         if reward:
             added[PREV_REWARD] = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
         super().__init__(env, added, name)
@@ -306,8 +330,12 @@ class PrevEnv(_EntriesEnv):
         return self._with(obs, self._added(sent, reward)), reward, terminated, truncated, info
 
     def _added(self, action: Action, reward: object) -> dict[str, Any]:
-        added = {PREV_ACTION: action} if self._action else {}
-        return {**added, PREV_REWARD: np.asarray(reward, np.float32)} if self._reward else added
+        added = {}
+        if self._action:
+            added = {PREV_ACTION: action}
+        if self._reward:
+            return {**added, PREV_REWARD: np.asarray(reward, np.float32)}
+        return added
 
 
 def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
@@ -319,7 +347,9 @@ def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
         return of_leaf(space, *values)
     columns = [value if space.is_tuple else [value[key] for key in space.spaces] for value in values]
     parts = [_nested(part, of_leaf, *own) for part, *own in zip(space.spaces.values(), *columns, strict=True)]
-    return tuple(parts) if space.is_tuple else dict(zip(space.spaces, parts, strict=True))
+    if space.is_tuple:
+        return tuple(parts)
+    return dict(zip(space.spaces, parts, strict=True))
 
 
 def _zeros(space: Leaf) -> np.ndarray:
@@ -343,7 +373,10 @@ class WindowEnv(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, n: int, name: str, keep: tuple[str, ...] = ()) -> None:
         super().__init__(env)
         space, _ = env_spaces(env, name)
-        parts = dict(space.spaces) if isinstance(space, Dict) and not space.is_tuple else {OBS: space}
+        if isinstance(space, Dict) and not space.is_tuple:
+            parts = dict(space.spaces)
+        else:
+            parts = {OBS: space}
         self._is_dict = isinstance(space, Dict) and not space.is_tuple
         self._n = n
         self._keep = [key for key in parts if key in keep and self._is_dict]
@@ -362,7 +395,8 @@ class WindowEnv(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        self._seen, self._n_seen = self._before, 0
+        self._seen = self._before
+        self._n_seen = 0
         return self._shown(obs), info
 
     def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -370,7 +404,11 @@ class WindowEnv(gymnasium.Wrapper):
         return self._shown(obs), reward, terminated, truncated, info
 
     def _shown(self, obs: object) -> dict[str, Any]:
-        entries: Any = obs if self._is_dict else {OBS: obs}
+        entries: Any
+        if self._is_dict:
+            entries = obs
+        else:
+            entries = {OBS: obs}
         self._n_seen = min(self._n_seen + 1, self._n)
         try:
             self._seen = {
@@ -402,7 +440,10 @@ _WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
 
 def _padding(leaf: Leaf, n: int) -> np.ndarray:
     """The window of a leaf before an episode begins."""
-    zero = np.zeros(leaf.shape, _dtype(leaf)) if isinstance(leaf, Box) else _zeros(leaf)
+    if isinstance(leaf, Box):
+        zero = np.zeros(leaf.shape, _dtype(leaf))
+    else:
+        zero = _zeros(leaf)
     if isinstance(leaf, Discrete | MultiDiscrete):
         zero = zero.astype(np.int64)  # an env may return plain ints, which need not fit in the space's own number type
     return np.stack([zero] * n)

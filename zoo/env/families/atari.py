@@ -59,12 +59,17 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
           fire: the index of the action FIRE; None to leave it to the policy.
           screen: a second env like `env` that plays the same games for `render`, with the screen in colours as observations.
         """
-        self._env, self._fire, self._screen = env, fire, screen
+        self._env = env
+        self._fire = fire
+        self._screen = screen
         self._picture: np.ndarray | None = None
-        self._episodic_life, self._clip_reward = episodic_life, clip_reward
+        self._episodic_life = episodic_life
+        self._clip_reward = clip_reward
         self.num_envs: int = env.num_envs
-        self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
-        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
         self.metadata = {**env.metadata, RAW: episodic_life or clip_reward}
         self._name = name
         self._check = ActionCheck(name, env.single_action_space, env.num_envs)
@@ -78,7 +83,8 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         obs, info = self._env.reset(**kwargs)
         if self._screen is not None:
             self._picture = self._screen.reset(**kwargs)[0][:, -1]
-        self._lives, self._fell = info['lives'], np.zeros(self.num_envs, dtype=bool)
+        self._lives = info['lives']
+        self._fell = np.zeros(self.num_envs, dtype=bool)
         self._n_step = 0
         return obs, info
 
@@ -103,7 +109,8 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
             final = obs.copy()
             if np.count_nonzero(over):
                 final[over] = info['final_obs'][over]
-            info, terminated = {**info, 'final_obs': final}, terminated | lost
+            info = {**info, 'final_obs': final}
+            terminated = terminated | lost
         return obs, np.sign(reward) if self._clip_reward else reward, terminated, truncated, info
 
     def render(self) -> Any:
@@ -121,7 +128,9 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         if not np.array_equal(reward, reward_seen) or not np.array_equal(over, terminated | truncated):
             raise EnvError(f'{Place(self._name, self._n_step).of(None)}: the screen shows another game; report this.')
         self._picture = picture[:, -1]
-        return {'final_frame': info['final_obs'][:, -1]} if over.any() else {}
+        if over.any():
+            return {'final_frame': info['final_obs'][:, -1]}
+        return {}
 
 
 def atari_games() -> list[str]:
@@ -145,7 +154,8 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     ale_py = import_extra('ale_py', EXTRA, request.name)
     vector_env = import_extra('ale_py.vector_env', EXTRA, request.name)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no greeting on stderr
-    n_step, size = request.max_episode_steps, options.screen_size
+    n_step = request.max_episode_steps
+    size = options.screen_size
     rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
     make = partial(
         vector_env.AtariVectorEnv,
@@ -163,9 +173,13 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
     )
     env = make(stack_num=options.frame_stack, img_height=size, img_width=size)
-    screen = _screen(ale_py, rom, make) if request.render else None
+    screen = None
+    if request.render:
+        screen = _screen(ale_py, rom, make)
     actions = list(env.ale.get_action_set())
-    fire = actions.index(ale_py.Action.FIRE) if options.fire_reset and ale_py.Action.FIRE in actions else None
+    fire = None
+    if options.fire_reset and ale_py.Action.FIRE in actions:
+        fire = actions.index(ale_py.Action.FIRE)
     of_training = options.episodic_life and request.training, options.clip_reward and request.training
     vector = AtariVectorEnv(env, request.name, fire, *of_training, screen)
     vector.metadata['render_fps'] = 60 / options.frame_skip

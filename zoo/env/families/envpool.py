@@ -190,7 +190,9 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
         wanted['max_episode_steps'] = request.max_episode_steps
     training_only = {key: request.training for key in TRAINING_ONLY if options.get(key)}
     wanted |= training_only
-    drawn = {'render_mode': 'rgb_array'} if request.render else {}
+    drawn = {}
+    if request.render:
+        drawn = {'render_mode': 'rgb_array'}
 
     def make(seed: list[int]) -> Any:
         with _blaming(request.name, options):
@@ -235,7 +237,9 @@ def _fps(config: object) -> float | None:
     """Env steps per second of play: of Atari, from 60 frames per second; of MiniGrid, as in minigrid; None for others."""
     if hasattr(config, 'gray_scale') and hasattr(config, 'frame_skip'):
         return 60.0 / config.frame_skip
-    return 10.0 if hasattr(config, GRID_OPTION) else None
+    if hasattr(config, GRID_OPTION):
+        return 10.0
+    return None
 
 
 def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -259,7 +263,9 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], Any]]:
     """The observation space for zoo, and a function that converts observations to it."""
-    parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
+    parts = {}
+    if isinstance(space, gymnasium.spaces.Dict):
+        parts = space.spaces
     if isinstance(space, gymnasium.spaces.Dict) and set(parts) == GRID_KEYS:
         encoder = MiniGridEncoder(space, name)
         return encoder.space, encoder
@@ -276,14 +282,17 @@ def _with_true_bounds(space: gymnasium.Space) -> gymnasium.Space:
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     is_wrong = _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny)
-    return _unbounded(space.shape or ()) if is_wrong else space
+    if is_wrong:
+        return _unbounded(space.shape or ())
+    return space
 
 
 def _choices(space: gymnasium.Space) -> gymnasium.Space:
     """A MultiDiscrete instead of a Box of integers."""
     if not isinstance(space, gymnasium.spaces.Box) or np.dtype(space.dtype).kind not in 'iu':
         return space
-    low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+    low = space.low.astype(np.int64)
+    high = space.high.astype(np.int64)
     return gymnasium.spaces.MultiDiscrete(high - low + 1, start=low)
 
 
@@ -357,7 +366,9 @@ def load_qt(name: str) -> None:
     Raises: MissingExtraError if the wheel is not installed, or if a system library that it needs is missing.
     """
     spec = importlib.util.find_spec('PyQt5')
-    folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())] if spec else []
+    folders = []
+    if spec:
+        folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())]
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:
         raise MissingExtraError(missing_extra(f'env {name!r}', PROCGEN_EXTRA))

@@ -49,8 +49,14 @@ class EnvFamily:
         if self.games is None or game in (known := self.games()):
             return
         hint = did_you_mean(game or '', known, end=' ')
-        listed = ', '.join(known) if len(known) <= MAX_LISTED else f'{", ".join(known[:3])} and {len(known) - 3} more'
-        got = 'env.game is missing' if game is None else f'unknown game {game!r}'
+        if len(known) <= MAX_LISTED:
+            listed = ', '.join(known)
+        else:
+            listed = f'{", ".join(known[:3])} and {len(known) - 3} more'
+        if game is None:
+            got = 'env.game is missing'
+        else:
+            got = f'unknown game {game!r}'
         raise UnknownEnvError(f'{got}: {hint}env {env_id!r} has {listed}; set env.game to one of them.')
 
     def read_options(self, kwargs: Mapping[str, Any]) -> Section | None:
@@ -86,10 +92,21 @@ def env_family(
       one_seed: its reset takes one int for all envs rather than a list of one for each.
       summary: a line about it for `zoo list envs`; '': the first line of the function's docstring.
     """
-    find = games if games is None or callable(games) else lambda: games
-    return lambda make: EnvFamily(
-        make, find, options, one_seed, summary or (make.__doc__ or '').strip().partition('\n')[0]
-    )
+
+    def list_games() -> Sequence[str]:
+        assert games is not None
+        if callable(games):
+            return games()
+        return games
+
+    def family_of(make: Callable[..., gymnasium.vector.VectorEnv | TensorEnv]) -> EnvFamily:
+        first_line = (make.__doc__ or '').strip().partition('\n')[0]
+        find_games = None
+        if games is not None:
+            find_games = list_games
+        return EnvFamily(make, find_games, options, one_seed, summary or first_line)
+
+    return family_of
 
 
 def import_extra(module: str, extra: str, name: str) -> Any:
@@ -122,7 +139,12 @@ class ActionCheck:
 
     def __call__(self, actions: np.ndarray, step: int) -> None:
         """actions: [B, *A] integers or floats, as the space says. Raises: EnvError."""
-        kinds, wanted = ('f', 'floats') if self._takes_float else ('biu', 'integers')
+        if self._takes_float:
+            kinds = 'f'
+            wanted = 'floats'
+        else:
+            kinds = 'biu'
+            wanted = 'integers'
         if actions.shape != self._shape:
             raise EnvError(
                 f'{Place(self._name, step).of(None)}: the actions have shape {actions.shape}, wanted {self._shape}; '
@@ -136,7 +158,10 @@ class ActionCheck:
         outside = ~((self._low <= actions) & (actions <= self._high))  # true for nan too
         if np.count_nonzero(outside):
             index = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
-            bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside its action_space'
+            if self._discrete:
+                bounds = f'{self._low} to {self._high}'
+            else:
+                bounds = 'numbers inside its action_space'
             raise EnvError(
                 f'{Place(self._name, step).of(index)}: the action is {actions[index]}, wanted {bounds}; '
                 'look at the policy.'

@@ -46,9 +46,11 @@ class MinAtar(gymnasium.Env):
                 f'env.kwargs.sticky_action_prob is {sticky_action_prob!r}: it is a probability; pass a number from 0 to 1.'
             )
         self._game = import_extra('minatar', 'minatar', 'minatar').Environment(game, sticky_action_prob, ramping)
-        self._actions, self._ends_by_time = self._game.minimal_action_set(), game == 'freeway'
+        self._actions = self._game.minimal_action_set()
+        self._ends_by_time = game == 'freeway'
         self.observation_space = Box(0, ON, tuple(self._game.state_shape()), np.uint8)
-        self.action_space, self.render_mode = Discrete(len(self._actions)), render_mode
+        self.action_space = Discrete(len(self._actions))
+        self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)

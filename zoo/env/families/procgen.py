@@ -58,11 +58,10 @@ def make_procgen(request: EnvRequest, options: ProcgenOptions) -> EnvpoolVectorE
         raise EnvKwargsError(
             f'env.kwargs.difficulty is {options.difficulty!r} but {request.name} takes {takes}; use one of these.'
         )
-    levels = (
-        (options.num_levels, options.start_level)
-        if request.training
-        else (options.eval_num_levels, options.eval_start_level)
-    )
+    if request.training:
+        levels = (options.num_levels, options.start_level)
+    else:
+        levels = (options.eval_num_levels, options.eval_start_level)
     pool = make_pool(
         request,
         tasks[options.difficulty],

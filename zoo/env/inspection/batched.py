@@ -38,7 +38,8 @@ def batched_findings(cfg: EnvConfig) -> list[Finding]:
     spec = find_env(cfg.id, cfg.game)
     if not isinstance(spec, EnvSpec) or str(spec.vector_entry_point).startswith('gymnasium.'):
         return []
-    name, said = env_name(cfg), '; '.join(_differences(cfg))
+    name = env_name(cfg)
+    said = '; '.join(_differences(cfg))
     if said:
         said = (
             f'env {name!r}: its batched version, which env.vectorization={cfg.vectorization} uses, is another task than the '
@@ -48,7 +49,9 @@ def batched_findings(cfg: EnvConfig) -> list[Finding]:
         raise EnvContractError(
             f'{said}; set env.vectorization=sync to train in the env of this id, or env.vectorization=batched for the other.'
         )
-    found = [Finding(f'{said}; compare its returns only with those of the same version.')] if said else []
+    found = []
+    if said:
+        found = [Finding(f'{said}; compare its returns only with those of the same version.')]
     option = _clipping(cfg, spec)
     if option is not None:
         found.append(
@@ -109,11 +112,13 @@ def _of_two(single: gymnasium.Env, vector: AnyVectorEnv, name: str) -> Iterator[
 def _reward_difference(single: gymnasium.Env, vector: AnyVectorEnv, obs_space: Space) -> Iterator[str]:
     """Yields the difference of their rewards: of one step from equal states, or of all that either env gave."""
     is_same_obs = _words(vector.obs_space) == _words(obs_space)
-    to_env, rng = ActionMap(vector.action_space), torch.Generator().manual_seed(SEED)
+    to_env = ActionMap(vector.action_space)
+    rng = torch.Generator().manual_seed(SEED)
     batched_obs = vector.reset(SEED)
     obs, _ = single.reset(seed=child_seeds(SEED, 0, 1)[0])
     is_equal = is_same_obs and _equal(batched_obs, obs_to_tensor(obs_space, obs))
-    ours, theirs = Range(), Range()
+    ours = Range()
+    theirs = Range()
     for _ in range(N_STEP):
         action = random_actions(vector.action_space, 1, rng)
         step = vector.step(action)
@@ -133,7 +138,9 @@ def _reward_difference(single: gymnasium.Env, vector: AnyVectorEnv, obs_space: S
 
 
 def _range(seen: Range) -> str:
-    return f'{seen.low:.4g}' if seen.low == seen.high else f'{seen.low:.4g} to {seen.high:.4g}'
+    if seen.low == seen.high:
+        return f'{seen.low:.4g}'
+    return f'{seen.low:.4g} to {seen.high:.4g}'
 
 
 def _equal(batched: Obs, single: Any) -> bool:
@@ -154,5 +161,10 @@ def _leaf_words(leaf: Leaf) -> str:
         return f'Box {leaf.shape} {leaf.dtype}'
     if isinstance(leaf, MultiBinary):
         return f'MultiBinary {leaf.shape}'
-    start = f' from {leaf.start}' if np.any(leaf.start) else ''
-    return f'Discrete({leaf.n}){start}' if isinstance(leaf, Discrete) else f'MultiDiscrete {list(leaf.nvec)}{start}'
+    if np.any(leaf.start):
+        start = f' from {leaf.start}'
+    else:
+        start = ''
+    if isinstance(leaf, Discrete):
+        return f'Discrete({leaf.n}){start}'
+    return f'MultiDiscrete {list(leaf.nvec)}{start}'

@@ -9,7 +9,8 @@ import numpy as np
 from zoo.core.errors import of_entry
 from zoo.core.spaces import Box, Space, leaf_spaces
 
-WIDE, NARROW = 10.0, 0.1
+WIDE = 10.0
+NARROW = 0.1
 """Half widths of an action's bounds beyond which a Gaussian of deviation 1 covers little of the range, or is mostly outside."""
 
 
@@ -30,7 +31,10 @@ class FarBounds(NamedTuple):
         are = f'the actions{of_entry(self.path)} are from {self.low:g} to {self.high:g}, and a policy begins with numbers near'
         if self.are_finite:
             return f'{are} -1 to 1; set env.action_mode=rescale, or scale them in the env'
-        nearest = self.low if np.isfinite(self.low) else self.high
+        if np.isfinite(self.low):
+            nearest = self.low
+        else:
+            nearest = self.high
         return (
             f'{are} -1 to 1, all of which are clipped to {nearest:g}; give action_space finite bounds and set '
             'env.action_mode=rescale, or scale them in the env'
@@ -57,12 +61,15 @@ def far_bounds(space: Space, action_mode: str = 'clip') -> list[FarBounds]:
 
 def _is_far(leaf: Box, is_rescaled: bool) -> np.ndarray:
     """For each number of a Box whether its bounds are far."""
-    low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    low = leaf.low.astype(np.float64)
+    high = leaf.high.astype(np.float64)
     is_finite = np.isfinite(low) & np.isfinite(high)
     misses_all = ~is_finite & ((low >= 1.0) | (high <= -1.0))
     if is_rescaled:
         return misses_all
-    half_low, half_high = np.where(is_finite, low, -1.0) / 2, np.where(is_finite, high, 1.0) / 2
-    half_width, middle = half_high - half_low, half_high + half_low
+    half_low = np.where(is_finite, low, -1.0) / 2
+    half_high = np.where(is_finite, high, 1.0) / 2
+    half_width = half_high - half_low
+    middle = half_high + half_low
     fits = (half_width < WIDE) & (half_width > NARROW) & (np.abs(middle) <= half_width)
     return misses_all | (is_finite & ~fits)

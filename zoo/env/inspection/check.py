@@ -185,10 +185,18 @@ def _leaves(obs: object, space: Space, path: Path, source: str) -> Iterator[tupl
     entries = entries_of(obs, space.spaces, space.is_tuple, what, CORRECT)
     if set(entries) != set(space.spaces):
         has = f'{what} has the entries {", ".join(map(repr, entries))}'
-        kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
-        raise kind(has, f'{", ".join(map(repr, space.spaces))} as in observation_space', CORRECT)
+        wanted = f'{", ".join(map(repr, space.spaces))} as in observation_space'
+        if set(entries) > set(space.spaces):
+            raise ToleratedError(has, wanted, CORRECT)
+        raise BrokenContractError(has, wanted, CORRECT)
     for name, each in space.spaces.items():
         yield from _leaves(entries[name], each, (*path, name), source)
+
+
+def _tolerated_if(is_tolerated: bool) -> type[BrokenContractError]:
+    if is_tolerated:
+        return ToleratedError
+    return BrokenContractError
 
 
 def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
@@ -196,7 +204,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
     if isinstance(space, Discrete):
         array = np.asarray(obs)
         if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
-            kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
+            kind = _tolerated_if(isinstance(obs, bool))
             yield kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
         elif not 0 <= int(array) - space.start < space.n:
             wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
@@ -204,7 +212,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         return
     is_box = isinstance(space, Box)
     dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
-    kind = ToleratedError if fits(obs, space.shape, dtype) else BrokenContractError
+    kind = _tolerated_if(fits(obs, space.shape, dtype))
     if not isinstance(obs, np.ndarray | np.generic):
         do = reshaping(obs, space.shape, dtype) or f'return np.asarray(obs, dtype=np.{dtype})'
         yield kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
@@ -213,9 +221,15 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         do = reshaping(obs, space.shape, dtype) or CORRECT
         yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', do)
         return
-    has_wrong_dtype = obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu'
+    if is_box:
+        has_wrong_dtype = obs.dtype != dtype
+    else:
+        has_wrong_dtype = obs.dtype.kind not in 'biu'
     if has_wrong_dtype:
-        wanted = f'{dtype} as in observation_space' if is_box else 'integers'
+        if is_box:
+            wanted = f'{dtype} as in observation_space'
+        else:
+            wanted = 'integers'
         yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
         if kind is BrokenContractError:
             return
@@ -242,7 +256,10 @@ def _fault_of_numbers(
     if not is_wrong.any():
         return None
     at = tuple(map(int, np.argwhere(is_wrong)[0]))
-    got = f'{what} has {obs[at]} at {list(at)}' if at else f'{what} is {obs}'
+    if at:
+        got = f'{what} has {obs[at]} at {list(at)}'
+    else:
+        got = f'{what} is {obs}'
     if not is_finite[at]:
         return BrokenContractError(got, 'finite numbers', 'find where it comes from')
     wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
@@ -250,7 +267,9 @@ def _fault_of_numbers(
         return BrokenContractError(got, wanted, NARROWER)
     if not is_scaled:
         return OutsideError(got, wanted, AS_IT_IS)
-    return ToleratedError(got, wanted, NARROWER) if is_above[at] else OutsideError(got, wanted, BELOW)
+    if is_above[at]:
+        return ToleratedError(got, wanted, NARROWER)
+    return OutsideError(got, wanted, BELOW)
 
 
 _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
@@ -292,9 +311,13 @@ class EnvCheck:
         Args: recorder: records the steps, not those taken again; report: called for faults after which the check can
           continue; None: the first fault is raised; seed: of the episodes, by default one as runs give them to envs.
         """
-        self._seed, self._cfg = seed, cfg
-        self._env, self._name, self._n_step = env, env_name(cfg), 0
-        self._recorder, self._report = recorder or Recorder(None), report
+        self._seed = seed
+        self._cfg = cfg
+        self._env = env
+        self._name = env_name(cfg)
+        self._n_step = 0
+        self._recorder = recorder or Recorder(None)
+        self._report = report
         self._space, self._action_space = env_spaces(env, self._name)
         seen = seen_space(self._space, self._action_space, cfg.action_mask, self._name)
         self._choices: ChoiceCheck | None = None
@@ -307,7 +330,8 @@ class EnvCheck:
         self._statistics = running_statistics(env)
         self._actions: list[Action] = []
         self._odd_obs: dict[str, Finding] = {}  # about observations that a run takes, the first of each kind
-        self._to_env, self._reset_kwargs = ActionMap(self._action_space), reset_kwargs(cfg, env)
+        self._to_env = ActionMap(self._action_space)
+        self._reset_kwargs = reset_kwargs(cfg, env)
         self._rng = torch.Generator().manual_seed(SEED)
 
     def run(self, n_step: int) -> list[Finding]:
@@ -343,7 +367,9 @@ class EnvCheck:
     def seed_fault(self) -> str | None:
         """The values that this seed does not repeat, in words; for a second check of an env with another seed."""
         found = self._first_difference(MAX_REPLAY)
-        return None if found is None else self._words(found)
+        if found is None:
+            return None
+        return self._words(found)
 
     def _first_difference(self, n_step: int) -> Difference | None:
         found = first_difference(
@@ -353,7 +379,9 @@ class EnvCheck:
             return None
         from zoo.env.inspection.copies import repeats_if_made_again
 
-        return None if repeats_if_made_again(self._cfg) else found
+        if repeats_if_made_again(self._cfg):
+            return None
+        return found
 
     def _words(self, found: Difference) -> str:
         step, what, path, was, now = found
@@ -371,7 +399,10 @@ class EnvCheck:
 
     def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
         """Yields the results of random actions, or of the same actions again; where an episode ends, another follows."""
-        recorder = Recorder(None) if again else self._recorder
+        if again:
+            recorder = Recorder(None)
+        else:
+            recorder = self._recorder
         if not again:
             seed_actions(self._env, SEED)
         self._n_step = 0
@@ -489,10 +520,15 @@ class EnvCheck:
 
     def _unpacked(self, call: Literal['reset', 'step'], result: object) -> Sequence[Any]:
         CALLS[get_ident()].count += 1  # a call has ended
-        n = 2 if call == 'reset' else 5
+        if call == 'reset':
+            n = 2
+        else:
+            n = 5
         if isinstance(result, tuple) and len(result) == n:
             return result
-        size = f' of {len(result)}' if isinstance(result, tuple) else ''
+        size = ''
+        if isinstance(result, tuple):
+            size = f' of {len(result)}'
         broken = (f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         if call == 'reset':
             broken = (f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
@@ -526,5 +562,8 @@ class EnvCheck:
     def _error(self, broken: BrokenContractError) -> EnvContractError:
         got, wanted, do = broken.args
         if 'set env.' not in do:
-            do = f'{do}, {TAKEN}' if isinstance(broken, ToleratedError) else f'{do} {MOVED}'
+            if isinstance(broken, ToleratedError):
+                do = f'{do}, {TAKEN}'
+            else:
+                do = f'{do} {MOVED}'
         return Place(self._name, self._n_step).error(0, got, wanted, do)

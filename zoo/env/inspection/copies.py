@@ -16,7 +16,8 @@ from zoo.env.inspection.family import Finding, seed_actions
 from zoo.env.make import EnvMaker, env_name, reset_kwargs, seeds_constructor
 
 N_COMPARED = 20  # steps
-A_SEED, OTHER_SEED = 1, 2
+A_SEED = 1
+OTHER_SEED = 2
 
 
 def repeats_if_made_again(cfg: EnvConfig) -> bool:
@@ -41,7 +42,10 @@ def equal_copies(cfg: EnvConfig) -> list[Finding]:
         cfg, (None, A_SEED), (None, A_SEED), other
     ):
         return []
-    do = 'leave it out, and each copy gets a seed of its own' if _takes_none(cfg) else 'seed the env in its reset'
+    if _takes_none(cfg):
+        do = 'leave it out, and each copy gets a seed of its own'
+    else:
+        do = 'seed the env in its reset'
     sentence = (
         f'env {env_name(cfg)!r}: env.kwargs.seed is {seed}, and all copies of the env play the same episodes with it, those of '
         f'the evaluation too; {do}.'

@@ -82,7 +82,9 @@ def layers(env: object) -> Iterator[Any]:
         yield env
         held = getattr(env, '__dict__', {})
         several = held.get('envs')
-        first = several[0] if isinstance(several, list | tuple) and several else None
+        first = None
+        if isinstance(several, list | tuple) and several:
+            first = several[0]
         env = next((held[key] for key in INNER if held.get(key) is not None), first)
 
 
@@ -117,8 +119,12 @@ def step_limit(env: object) -> int | None:
 def step_limit_of(cfg: EnvConfig) -> int | None:
     """The steps after which the config, or the registered id, ends the episodes of a batched env; None without a limit."""
     source = find_env(cfg.id, cfg.game)
-    of_id = source.max_episode_steps if isinstance(source, EnvSpec) else None
-    return of_id if cfg.max_episode_steps is None else cfg.max_episode_steps
+    of_id = None
+    if isinstance(source, EnvSpec):
+        of_id = source.max_episode_steps
+    if cfg.max_episode_steps is None:
+        return of_id
+    return cfg.max_episode_steps
 
 
 def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
@@ -134,7 +140,10 @@ def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | No
 
 def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> Iterator[Tensor]:
     found = [leaf for _, leaf in leaf_spaces(space)]
-    bits = torch.ones((n, mask_size(space)), dtype=torch.bool) if mask is None else mask
+    if mask is None:
+        bits = torch.ones((n, mask_size(space)), dtype=torch.bool)
+    else:
+        bits = mask
     for leaf, legal in zip(found, bits.split(list(map(mask_size, found)), 1), strict=True):
         if isinstance(leaf, Box):
             yield torch.rand((n, int(np.prod(leaf.shape))), generator=rng) * 2 - 1
@@ -180,15 +189,19 @@ class Range:
     """Minimum, maximum, mean and standard deviation of numbers."""
 
     def __init__(self) -> None:
-        self.low, self.high = np.inf, -np.inf
-        self._n, self._sum, self._squares = 0, 0.0, 0.0
+        self.low = np.inf
+        self.high = -np.inf
+        self._n = 0
+        self._sum = 0.0
+        self._squares = 0.0
 
     def add(self, values: ArrayLike) -> None:
         """Takes one or more numbers into account; those that are not finite are left out."""
         array = np.asarray(values, dtype=np.float64)
         array = array[np.isfinite(array)]
         if array.size:
-            self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+            self.low = min(self.low, float(array.min()))
+            self.high = max(self.high, float(array.max()))
             self._n += array.size
             self._sum += float(array.sum())
             self._squares += float((array**2).sum())
@@ -196,7 +209,9 @@ class Range:
     @property
     def largest(self) -> float:
         """The largest absolute value; 0 if there are no numbers."""
-        return max(abs(self.low), abs(self.high)) if self._n else 0.0
+        if self._n:
+            return max(abs(self.low), abs(self.high))
+        return 0.0
 
     def to_json(self) -> dict[str, float | None]:
         """min, max, mean and std; all None if there are no numbers."""
@@ -216,14 +231,19 @@ class Recorder:
     def __init__(self, autoreset: str | None, limit_s: float = math.inf) -> None:
         self._autoreset = autoreset
         self._deadline = time.monotonic() + limit_s
-        self.n_env, self.n_step, self.n_reset, self.step_s, self.reset_s = 1, 0, 0, 0.0, 0.0
+        self.n_env = 1
+        self.n_step = 0
+        self.n_reset = 0
+        self.step_s = 0.0
+        self.reset_s = 0.0
         self.reward = Range()
         self.obs: dict[str, Range] = {}
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.n_terminated = 0
         self.info_keys: dict[str, bool] = {}  # keys of the last infos of episodes; whether the value is a number
-        self._return, self._length = np.zeros(1), np.zeros(1, dtype=int)
+        self._return = np.zeros(1)
+        self._length = np.zeros(1, dtype=int)
 
     def is_over(self) -> bool:
         """Whether it has seen enough."""
@@ -249,24 +269,35 @@ class Recorder:
         self.n_step += 1
         self.step_s += seconds
         self._add_obs(obs)
-        earned = np.atleast_1d(np.asarray(reward)) if np.asarray(reward).dtype.kind in 'biuf' else np.zeros(1)
+        if np.asarray(reward).dtype.kind in 'biuf':
+            earned = np.atleast_1d(np.asarray(reward))
+        else:
+            earned = np.zeros(1)
         earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         fails = np.atleast_1d(terminated)
         ends = fails | np.atleast_1d(truncated)
-        self.n_env, is_step = len(ends), np.ones_like(ends) if is_reset is None else ~np.asarray(is_reset)
+        self.n_env = len(ends)
+        if is_reset is None:
+            is_step = np.ones_like(ends)
+        else:
+            is_step = ~np.asarray(is_reset)
         self.reward.add(earned if is_reset is None else earned[is_step])
-        self._return, self._length = self._return + earned, self._length + is_step
+        self._return = self._return + earned
+        self._length = self._length + is_step
         index = np.flatnonzero(ends)
         if len(index):
             self.returns += self._return[index].tolist()
             self.lengths += self._length[index].tolist()
             self.n_terminated += int(fails.sum())
-            self._return, self._length = np.where(ends, 0.0, self._return), np.where(ends, 0, self._length)
+            self._return = np.where(ends, 0.0, self._return)
+            self._length = np.where(ends, 0, self._length)
             self._add_info(info, index)
 
     def facts(self) -> dict[str, Any]:
         """The summary of the steps, in numbers, lists and text."""
-        n, lengths, returns = len(self.lengths), self.lengths, self.returns
+        n = len(self.lengths)
+        lengths = self.lengths
+        returns = self.returns
         calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
         episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
         if n:
@@ -306,7 +337,8 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recor
 
     Raises: as `check_env`.
     """
-    seen, known = recorder or Recorder(env.autoreset), running_statistics(env)
+    seen = recorder or Recorder(env.autoreset)
+    known = running_statistics(env)
     outside: list[str] = []
     watch = BoundsWatch(env.obs_space, env.name, say=outside.append)
 
@@ -340,12 +372,16 @@ def first_difference(
       statistics: wrappers that may make values differ; values for which this is sure are left out.
     """
     explained = [each.stream for each in statistics if each.is_sure]
-    first, again = reset(), reset()
+    first = reset()
+    again = reset()
     once = [seen for step, seen in enumerate(rollout(n_step, False)) if step < MAX_REPLAY]
     for step, (was, now) in enumerate(chain([(first, again)], zip(once, rollout(len(once), True), strict=False))):
         for what, values in was.items():
             other = now.get(what, {})
-            path = None if any(stream in what for stream in explained) else difference(values, other)
+            if any(stream in what for stream in explained):
+                path = None
+            else:
+                path = difference(values, other)
             if path is not None:
                 return step, what, path, values[path], other.get(path)
     return None
@@ -382,7 +418,9 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder, watch: B
     recorder.began(time.perf_counter() - start, _arrays(obs))
     rng = torch.Generator().manual_seed(SEED)
     for _ in range(n_step):
-        mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
+        mask = None
+        if mask_space(env.obs_space) is not None:
+            mask = obs[ACTION_MASK]
         action = random_actions(env.action_space, env.n_env, rng, mask)
         start = time.perf_counter()
         step = env.step(action)
@@ -417,7 +455,10 @@ def _unlike(name: str, found: Difference) -> str:
     """The warning about the first value that differs between two runs of a vector env."""
     step, what, path, was, now = found
     index = int((was != now).reshape(len(was), -1).any(1).argmax())
-    what = f'{what} of two runs with the same actions' if step else f'{what} of two resets'
+    if step:
+        what = f'{what} of two runs with the same actions'
+    else:
+        what = f'{what} of two resets'
     pair = f'{show_value(was[index, ...])} and {show_value(now[index, ...])}'
     got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
     return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')

@@ -41,7 +41,9 @@ from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.workers import WorkerVectorEnv
 from zoo.env.wrappers import MaskEnv
 
-LARGE_OBS, LARGE_REWARD, LARGE_RETURN = 100.0, 100.0, 1000.0
+LARGE_OBS = 100.0
+LARGE_REWARD = 100.0
+LARGE_RETURN = 1000.0
 """Absolute values above which networks learn visibly slower; inputs and outputs near 1 are best."""
 
 
@@ -56,7 +58,10 @@ def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, 
 
 
 def _obs_warning(path: str, leaf: Leaf, seen: Recorder) -> str | None:
-    largest = seen.obs[path].largest if path in seen.obs else 0.0
+    if path in seen.obs:
+        largest = seen.obs[path].largest
+    else:
+        largest = 0.0
     if not isinstance(leaf, Box) or len(leaf.shape) > 2 or largest <= LARGE_OBS:  # images are scaled by the model
         return None
     return (
@@ -69,7 +74,8 @@ def _reward_warning(seen: Recorder) -> str | None:
     largest = max(map(abs, seen.returns), default=0.0)
     if seen.reward.largest > LARGE_REWARD or largest > LARGE_RETURN:
         which = f'rewards reach {seen.reward.largest:.4g}'
-        which = f'returns reach {largest:.4g}' if largest > LARGE_RETURN else which
+        if largest > LARGE_RETURN:
+            which = f'returns reach {largest:.4g}'
         return (
             f'the {which}, and a critic learns numbers of that size slowly; set policy.learn.reward_norm=true, or scale '
             'them in the env'
@@ -103,7 +109,9 @@ def unbounded(space: Space, what: str) -> list[str]:
     return [f'{what}.{path}' if path else what for path, leaf in leaves if not np.isfinite([leaf.low, leaf.high]).all()]
 
 
-N_WORKER, N_STEP, N_WARM = 4, 100, 10
+N_WORKER = 4
+N_STEP = 100
+N_WARM = 10
 GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the measurement varies
 
 
@@ -120,7 +128,8 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 
     Args: step_s: seconds of one step of one env; spaces: of its observations and actions.
     """
-    n_env, n_cpu = cfg.collector_env_num, processes.n_core()
+    n_env = cfg.collector_env_num
+    n_cpu = processes.n_core()
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
     except STOPS:
@@ -145,7 +154,8 @@ def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: in
         WorkerVectorEnv([maker] * n_worker, gymnasium.vector.AutoresetMode.SAME_STEP, timeout, 'still')
     ) as env:
         env.reset(seed=0)
-        action, times = env.action_space.sample(), []
+        action = env.action_space.sample()
+        times = []
         for _ in range(N_WARM + N_STEP):
             start = time.perf_counter()
             env.step(action)
@@ -157,7 +167,8 @@ class _StillEnv(gymnasium.Env):
     """Returns the same observation at every step, without work."""
 
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
+        self.observation_space = observation_space
+        self.action_space = action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -207,7 +218,10 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
 def _values(facts: Mapping[str, Any]) -> dict[str, str]:
     """The words for what the steps gave, by label."""
     keys = [key if key in facts['info_numbers'] else f'{key} (no number)' for key in facts['info_keys']]
-    which = 'one env' if facts['envs'] == 1 else f'{facts["envs"]} envs together'
+    if facts['envs'] == 1:
+        which = 'one env'
+    else:
+        which = f'{facts["envs"]} envs together'
     times = f'{facts["step_ms"]:.3g} ms for the step of an env, {facts["reset_ms"]:.3g} ms for a reset'
     return {
         **{f'{path} range': _range(seen) for path, seen in facts['obs'].items()},
@@ -260,7 +274,9 @@ class EnvReport:
     def text(self) -> str:
         """The report for a terminal: a summary line, the problems, the warnings, then one fact per line."""
         counts = f'{_count(len(self.problems), "problem")}, {_count(len(self.warnings), "warning")}'
-        steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
+        steps = ''
+        if 'steps' in self.facts:
+            steps = f' in {_count(self.facts["steps"], "step")}'
         sentences = {'problem': self.problems, 'warning': self.warnings}
         said = [f'{kind}: {sentence}' for kind, each in sentences.items() for sentence in each]
         facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts).items()]
@@ -307,7 +323,9 @@ class _Inspection:
     """Collects the problems, warnings and facts of a report."""
 
     def __init__(self, cfg: EnvConfig, n_step: int, limit_s: float) -> None:
-        self._cfg, self._n_step, self._limit_s = cfg, n_step, limit_s
+        self._cfg = cfg
+        self._n_step = n_step
+        self._limit_s = limit_s
         self._name = env_name(cfg)
         self._problems: dict[str, str] = {}  # by kind
         self._warnings: list[str] = []
@@ -381,7 +399,10 @@ class _Inspection:
     def _mask_source(self, obs_space: Space, env: object) -> str:
         """The source of the masks: 'info', 'method' or 'obs'; 'none' if there are none."""
         has_mask = isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces
-        own = 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+        if has_mask and self._cfg.action_mask != 'off':
+            own = 'obs'
+        else:
+            own = 'none'
         return next((layer.source for layer in layers(env) if isinstance(layer, MaskEnv)), own)
 
     def _add_findings(self, findings: list[Finding]) -> None:

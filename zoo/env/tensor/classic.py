@@ -30,8 +30,14 @@ class CartPole(TensorEnv):
 
     max_episode_steps = 500
     n_noise = 4
-    gravity, cart_mass, pole_mass, half_length, push, dt = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-    max_position, max_angle = 2.4, math.radians(12)
+    gravity = 9.8
+    cart_mass = 1.0
+    pole_mass = 0.1
+    half_length = 0.5
+    push = 10.0
+    dt = 0.02
+    max_position = 2.4
+    max_angle = math.radians(12)
 
     def __init__(self, sutton_barto_reward: bool = False) -> None:
         """sutton_barto_reward: -1 at a fall and 0 before, instead of 1 for every step."""
@@ -40,7 +46,8 @@ class CartPole(TensorEnv):
         self._sutton_barto_reward = sutton_barto_reward
         self._bound = torch.tensor([self.max_position, math.inf, self.max_angle, math.inf])
         mass = self.cart_mass + self.pole_mass
-        self._push, self._lever = self.push / mass, self.pole_mass * self.half_length / mass
+        self._push = self.push / mass
+        self._lever = self.pole_mass * self.half_length / mass
         # the pole's inertia is inertia_0 - inertia_2 * cos(angle)^2
         self._inertia_0 = torch.tensor(self.half_length * 4 / 3)
         self._inertia_2 = self.half_length * self.pole_mass / mass
@@ -51,7 +58,8 @@ class CartPole(TensorEnv):
 
     def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, speed, angle, spin = state.unbind(1)
-        sin, cos = angle.sin(), angle.cos()
+        sin = angle.sin()
+        cos = angle.cos()
         # acceleration of the cart if the pole did not accelerate; the push is -1 or 1
         pull = torch.add(action * (2 * self._push) - self._push, spin * spin * sin, alpha=self._lever)
         torque = torch.addcmul(sin * self.gravity, cos, pull, value=-1)
@@ -68,11 +76,15 @@ class Pendulum(TensorEnv):
 
     max_episode_steps = 200
     n_noise = 2
-    max_torque, max_spin, dt = 2.0, 8.0, 0.05  # mass and length are 1
+    # mass and length are 1
+    max_torque = 2.0
+    max_spin = 8.0
+    dt = 0.05
 
     def __init__(self, g: float = 10.0) -> None:
         """g: gravity."""
-        self.obs_space, self.action_space = _box(1.0, 1.0, self.max_spin), _box(self.max_torque)
+        self.obs_space = _box(1.0, 1.0, self.max_spin)
+        self.action_space = _box(self.max_torque)
         self._fall = 1.5 * g * self.dt  # inertia is 1/3
 
     def reset(self, noise: Tensor) -> Tensor:
@@ -100,7 +112,10 @@ class _MountainCars(TensorEnv):
     n_noise = 1
     obs_space = _box(0.6, 0.07, low=(-1.2, -0.07))
     goal_position: float
-    min_position, max_position, max_speed, gravity = -1.2, 0.6, 0.07, 0.0025
+    min_position = -1.2
+    max_position = 0.6
+    max_speed = 0.07
+    gravity = 0.0025
 
     def __init__(self, goal_velocity: float = 0.0) -> None:
         """goal_velocity: the least speed at the goal."""
@@ -162,11 +177,13 @@ class Acrobot(TensorEnv):
 
     max_episode_steps = 500
     n_noise = 4
-    gravity, dt = 9.8, 0.2
+    gravity = 9.8
+    dt = 0.2
     max_spins = (4 * math.pi, 9 * math.pi)
 
     def __init__(self) -> None:
-        self.obs_space, self.action_space = _box(1.0, 1.0, 1.0, 1.0, *self.max_spins), Discrete(3)
+        self.obs_space = _box(1.0, 1.0, 1.0, 1.0, *self.max_spins)
+        self.action_space = Discrete(3)
         self._max_spins = torch.tensor(self.max_spins)
 
     def reset(self, noise: Tensor) -> Tensor:
@@ -174,13 +191,15 @@ class Acrobot(TensorEnv):
         return noise * 0.2 - 0.1
 
     def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        torque, dt = action - 1, self.dt
+        torque = action - 1
+        dt = self.dt
         k1 = self._rate(state, torque)
         k2 = self._rate(torch.add(state, k1, alpha=dt / 2), torque)
         k3 = self._rate(torch.add(state, k2, alpha=dt / 2), torque)
         k4 = self._rate(torch.add(state, k3, alpha=dt), torque)
         state = torch.add(state, torch.add(k1 + k4, k2 + k3, alpha=2), alpha=dt / 6)
-        angles, spins = _wrap(state[:, :2]), torch.clamp(state[:, 2:], -self._max_spins, self._max_spins)
+        angles = _wrap(state[:, :2])
+        spins = torch.clamp(state[:, 2:], -self._max_spins, self._max_spins)
         first = angles[:, 0]
         is_up = first.cos() + angles.sum(1).cos() < -1
         return torch.cat((angles, spins), 1), is_up.float() - 1, is_up
@@ -194,8 +213,10 @@ class Acrobot(TensorEnv):
         """Time derivative of the state: M(angles) @ accelerations = forces, with M = [[d1, d2], [d2, 1.25]]."""
         g = self.gravity
         first, second, spin_1, spin_2 = state.unbind(1)
-        sin_2, cos_2 = second.sin(), second.cos()
-        d1, d2 = cos_2 + 3.5, cos_2 * 0.5 + 1.25
+        sin_2 = second.sin()
+        cos_2 = second.cos()
+        d1 = cos_2 + 3.5
+        d2 = cos_2 * 0.5 + 1.25
         weight_2 = (first + second).sin() * (0.5 * g)
         # Coriolis and centrifugal force on the first joint: -sin_2 * spin_2 * (spin_2 / 2 + spin_1)
         turning = sin_2 * spin_2 * torch.add(spin_1, spin_2, alpha=0.5)

@@ -116,14 +116,22 @@ class StepProgram:
         action_mode: Literal['clip', 'rescale'],
         device: torch.device,
     ) -> None:
-        self.env, self._n_env, self._device = env, n_env, device
-        self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
+        self.env = env
+        self._n_env = n_env
+        self._device = device
+        if max_episode_steps is None:
+            self._limit = NO_LIMIT
+        else:
+            self._limit = max_episode_steps
         self._action_map = ActionMap(env.action_space, action_mode, device)
         self._names = leaf_names(env.obs_space)
         self._dtypes = {path: obs_dtype(leaf) for path, leaf in leaves_by_path(env.obs_space).items()}
         sizes = {path: n_values(leaf) for path, leaf in leaves_by_path(env.obs_space).items()}
         self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n}
-        self._choices = [] if mask_space(env.obs_space) is None else choice_slices(env.action_space)
+        if mask_space(env.obs_space) is None:
+            self._choices = []
+        else:
+            self._choices = choice_slices(env.action_space)
 
     def begin(self, noise: Tensor) -> NewEpisodes:
         """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
@@ -153,7 +161,8 @@ class StepProgram:
         Raises: BrokenContractError.
         """
         sent = self._action_map.map(action)
-        sent = sent.float() if sent.dtype == torch.float64 else sent
+        if sent.dtype == torch.float64:
+            sent = sent.float()
         returned = self.env.step(carry.state, sent, noise)
         if not isinstance(returned, tuple) or len(returned) != 3:
             raise BrokenContractError(
@@ -168,10 +177,14 @@ class StepProgram:
         truncated = age >= self._limit
         ended = terminated | truncated
         after = choose(ended, fresh.state, state)
-        obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
+        if next_obs is state:
+            obs = after
+        else:
+            obs = choose(ended, fresh.obs, next_obs)
         # 0 * x is nan where x is not finite; obs is included for the first observations of new episodes
         seen = self._mark_not_finite(obs, self._mark_not_finite(next_obs, reward))
-        seen = self._watch_mask(obs[ACTION_MASK], seen) if self._choices else seen
+        if self._choices:
+            seen = self._watch_mask(obs[ACTION_MASK], seen)
         nan_mark = torch.add(carry.nan_mark, seen, alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
         return carry, StepOutcome(obs, next_obs, reward, terminated, truncated)
@@ -185,7 +198,9 @@ class StepProgram:
     def watch_first(self, path: Path, x: Tensor) -> Tensor:
         """[N], finite where a leaf of first observations is valid."""
         seen = self._watch_leaf(path, x, torch.zeros(len(x), device=self._device))
-        return self._watch_mask(x, seen) if path == (ACTION_MASK,) else seen
+        if path == (ACTION_MASK,):
+            return self._watch_mask(x, seen)
+        return seen
 
     def _watch_mask(self, mask: Tensor, seen: Tensor) -> Tensor:
         """[B], finite where `seen` is and the action mask allows something in each choice."""
@@ -194,10 +209,15 @@ class StepProgram:
         return seen
 
     def _watch_leaf(self, path: Path, x: Tensor, seen: Tensor) -> Tensor:
-        x = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+        if x.dim() > 1:
+            x = x.flatten(1)
+        else:
+            x = x.unsqueeze(1)
         if path in self._n_value:
             return torch.where(((x >= 0) & (x < self._n_value[path])).all(1), seen, torch.nan)
-        return torch.add(seen, x.sum(1), alpha=0) if x.is_floating_point() else seen
+        if x.is_floating_point():
+            return torch.add(seen, x.sum(1), alpha=0)
+        return seen
 
     def _observed(self, space: Space, obs: Any, n: int, path: Path = ()) -> Any:
         """Checks the observations of n states; returns them in the order of the space. Raises: BrokenContractError."""
@@ -206,7 +226,10 @@ class StepProgram:
             self._check(what, obs, (n, *space.shape), self._dtypes[path])
             return obs
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
-            got = f'has the entries {", ".join(map(str, obs))}' if isinstance(obs, dict) else f'is {_form(obs)}'
+            if isinstance(obs, dict):
+                got = f'has the entries {", ".join(map(str, obs))}'
+            else:
+                got = f'is {_form(obs)}'
             wanted = f'a dict with {", ".join(space.spaces)}'
             raise BrokenContractError(f'{what} {got}', wanted, 'return what obs_space says')
         return {name: self._observed(each, obs[name], n, (*path, name)) for name, each in space.spaces.items()}
@@ -248,11 +271,13 @@ class CompiledProgram:
     def __init__(self, program: StepProgram, carry: Carry, fresh: NewEpisodes, name: str, compile: Compile) -> None:
         self._program = program
         self._states = carry.state, fresh.state
-        self._n_leaf, self._obs_space = len(state_leaves(carry.state)), program.env.obs_space
+        self._n_leaf = len(state_leaves(carry.state))
+        self._obs_space = program.env.obs_space
         self._run = compile(self._flat, f'the step of {name}')
 
     def __call__(self, carry: Carry, action: Tensor, fresh: NewEpisodes, noise: Tensor) -> tuple[Carry, StepOutcome]:
-        n, states = self._n_leaf, (*state_leaves(carry.state), *state_leaves(fresh.state))
+        n = self._n_leaf
+        states = (*state_leaves(carry.state), *state_leaves(fresh.state))
         out = self._run(*states, *_tensors(fresh.obs), *carry[1:], action, noise)
         rest = iter(out[n + 3 :])
         obs, next_obs = (map_spaces(lambda _: next(rest), self._obs_space) for _ in range(2))
@@ -282,7 +307,9 @@ def _check_is_tensor(what: str, value: object) -> None:
 def _form(value: object) -> str:
     if isinstance(value, dict):
         return f'a dict of {", ".join(map(str, value))}'
-    return f'a tuple of {len(value)}' if type(value) is tuple else f'a {type(value).__name__}'
+    if type(value) is tuple:
+        return f'a tuple of {len(value)}'
+    return f'a {type(value).__name__}'
 
 
 def state_leaves(state: State) -> list[Tensor]:
@@ -298,7 +325,9 @@ def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
         return tensors[0]
     if isinstance(like, dict):
         return dict(zip(like, tensors, strict=True))
-    return type(like)(*tensors) if hasattr(like, '_fields') else tuple(tensors)
+    if hasattr(like, '_fields'):
+        return type(like)(*tensors)
+    return tuple(tensors)
 
 
 def choose(mask: Tensor, new: State, old: State) -> State:

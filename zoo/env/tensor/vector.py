@@ -49,7 +49,9 @@ from zoo.env.tensor.program import (
     state_leaves,
 )
 
-BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
+# rows of new episodes that are begun at once, for several steps
+BLOCK_ROWS = 8192
+BLOCK_ROWS_GPU = 1 << 20
 BLOCK_STEPS = 64  # at most
 
 
@@ -69,7 +71,10 @@ class TensorVectorEnv(AnyVectorEnv):
         """
         Args: first: index of its first env, if other processes have envs too: it makes the episodes differ.
         """
-        self.name, self.n_env, self._first, self._place = name, n_env, first, Place(name)
+        self.name = name
+        self.n_env = n_env
+        self._first = first
+        self._place = Place(name)
         self.request_infos(cfg.info_columns)
         if cfg.ends != EndsConfig():
             raise UnsupportedEnvError(
@@ -84,14 +89,21 @@ class TensorVectorEnv(AnyVectorEnv):
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
-        limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
+        if cfg.max_episode_steps is None:
+            limit = env.max_episode_steps
+        else:
+            limit = cfg.max_episode_steps
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
         self.run: StepProgram | CompiledProgram = self.program
         self._generator = torch.Generator(self.device)
-        n_row = BLOCK_ROWS if self.device.type == 'cpu' else BLOCK_ROWS_GPU
+        if self.device.type == 'cpu':
+            n_row = BLOCK_ROWS
+        else:
+            n_row = BLOCK_ROWS_GPU
         self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
-        is_row = not isinstance(action_space, Discrete)
-        self._action_shape = (n_env, action_width(action_space)) if is_row else (n_env,)
+        self._action_shape: tuple[int, ...] = (n_env,)
+        if not isinstance(action_space, Discrete):
+            self._action_shape = (n_env, action_width(action_space))
         self._takes_float = isinstance(action_space, Box)
         self._noise: Iterator[tuple[NewEpisodes, Tensor]] = iter(())
         self._is_reset = False
@@ -105,7 +117,10 @@ class TensorVectorEnv(AnyVectorEnv):
             of device with the same number of envs and the same `first`.
         Raises: EnvContractError if the env's reset returns an invalid result, such as values that are not finite.
         """
-        sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        if isinstance(seed, np.random.SeedSequence):
+            sequence = seed
+        else:
+            sequence = np.random.SeedSequence(seed)
         if self._first:
             sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
@@ -150,7 +165,8 @@ class TensorVectorEnv(AnyVectorEnv):
         self._action = action
 
     def receive(self, block: StepBlock, t: int) -> None:
-        step, row = self.step(self._action), block.rows[t]
+        step = self.step(self._action)
+        row = block.rows[t]
         if isinstance(step.obs, Tensor):  # `map_tensors` would take 1 microsecond, a step of 64 envs takes 70
             row.obs.copy_(step.obs)
             row.next_obs.copy_(step.next_obs)
@@ -173,7 +189,10 @@ class TensorVectorEnv(AnyVectorEnv):
             or action.device != self.device
             or action.is_floating_point() != self._takes_float
         ):
-            kind = 'floats' if self._takes_float else 'integers'
+            if self._takes_float:
+                kind = 'floats'
+            else:
+                kind = 'integers'
             raise EnvError(
                 f'{Place(self.name, self._place.step + 1).of(None)}: the actions are {action.dtype} of shape '
                 f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
@@ -206,7 +225,8 @@ class TensorVectorEnv(AnyVectorEnv):
         self._noise = iter(self._rows(drawn))
 
     def _rows(self, drawn: Sequence[Tensor]) -> list[tuple[NewEpisodes, Tensor]]:
-        n, (*parts, noise) = len(state_leaves(self._drawn.state)), drawn
+        n = len(state_leaves(self._drawn.state))
+        *parts, noise = drawn
         of_obs = iter(parts[n:])
         states = _by_step(rebuild(self._drawn.state, parts[:n]), len(noise))
         obs = _by_step(map_tensors(lambda _: next(of_obs), self._drawn.obs), len(noise))
@@ -236,7 +256,9 @@ class TensorVectorEnv(AnyVectorEnv):
         n_finite_step = self.carry.n_finite_step.masked_fill(is_finite, torch.iinfo(torch.int64).max).cpu().numpy()
         index = int(n_finite_step.argmin())  # the first of several
         has_index = any(isinstance(leaf, Discrete | MultiDiscrete) for _, leaf in leaf_spaces(self.obs_space))
-        others = ', or the observation is outside of its space' if has_index else ''
+        others = ''
+        if has_index:
+            others = ', or the observation is outside of its space'
         if mask_space(self.obs_space) is not None:
             others += ', or the action mask allows nothing'
         raise Place(self.name, int(n_finite_step[index]) + 1).error(
@@ -261,7 +283,10 @@ class TensorVectorEnv(AnyVectorEnv):
                 index = int(is_bad.nonzero()[0])
                 got = f'the observation{of_entry(names[path])} of reset is {x[index].tolist()}'
                 is_mask = path == (ACTION_MASK,)
-                wanted = 'an action mask that allows something' if is_mask else 'finite numbers inside of obs_space'
+                if is_mask:
+                    wanted = 'an action mask that allows something'
+                else:
+                    wanted = 'finite numbers inside of obs_space'
                 raise self._place.error(index, got, wanted, 'fix reset, or the space')
 
 
@@ -288,7 +313,8 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
                 'MultiBinary; make it one of these.'
             )
         for path, leaf in leaf_spaces(space):
-            if fault := space_fault(leaf):
+            fault = space_fault(leaf)
+            if fault:
                 raise UnsupportedEnvError(f'env {name!r}: {role}_space{of_entry(path)} {fault}.')
     _check_mask_space(env, name, action_mask)
     assert isinstance(env.action_space, Leaf)
@@ -296,16 +322,21 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
 
 
 def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:
-    entry = env.obs_space.spaces.get(ACTION_MASK) if isinstance(env.obs_space, Dict) else None
+    entry = None
+    if isinstance(env.obs_space, Dict):
+        entry = env.obs_space.spaces.get(ACTION_MASK)
     n = mask_size(env.action_space)
     if entry is None and action_mask == 'obs':
-        got, wanted = "env.action_mask is 'obs' but the observations", f'an entry {ACTION_MASK!r}'
+        got = "env.action_mask is 'obs' but the observations"
+        wanted = f'an entry {ACTION_MASK!r}'
     elif entry is None or (action_mask != 'off' and n and entry == MultiBinary((n,))):
         return
     elif action_mask == 'off':
-        got, wanted = "env.action_mask is 'off' but the observations", f'no entry {ACTION_MASK!r}'
+        got = "env.action_mask is 'off' but the observations"
+        wanted = f'no entry {ACTION_MASK!r}'
     else:
-        got, wanted = f'the entry {ACTION_MASK!r} is {entry} but the actions', f'a MultiBinary of {n} bits'
+        got = f'the entry {ACTION_MASK!r} is {entry} but the actions'
+        wanted = f'a MultiBinary of {n} bits'
     raise UnsupportedEnvError(f'env {name!r}: {got} of a tensor env want {wanted}; correct its obs_space.')
 
 

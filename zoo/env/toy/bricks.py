@@ -42,13 +42,16 @@ class TinyBricks(gymnasium.Env):
         self.render_mode = render_mode
         self.observation_space = Box(0, ON, (SIZE, SIZE, 4), np.uint8)
         self.action_space = Discrete(3)
-        self.n_wall, self._max_step = n_wall, max_step
+        self.n_wall = n_wall
+        self._max_step = max_step
         self.pixels = np.zeros((SIZE, SIZE, 4), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.pixels[:] = 0
-        self._t, self.n_left, self.paddle = 0, self.n_wall, SIZE // 2 - 1
+        self._t = 0
+        self.n_left = self.n_wall
+        self.paddle = SIZE // 2 - 1
         self.pixels[-1, self.paddle : self.paddle + 2, PADDLE] = ON
         self._serve()
         return self.pixels.copy(), {}
@@ -81,21 +84,32 @@ class TinyBricks(gymnasium.Env):
         """Places a new wall and a new ball, which falls from below the wall."""
         self.pixels[1 : 1 + ROWS, :, BRICK] = ON
         self.n_brick = ROWS * SIZE
-        self.row, self.column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
-        self.down, self.right = 1, int(self.np_random.integers(2)) * 2 - 1
+        self.row = ROWS + 1
+        self.column = int(self.np_random.integers(1, SIZE - 1))
+        self.down = 1
+        self.right = int(self.np_random.integers(2)) * 2 - 1
         self.draw_ball(ON)
 
     def _move_ball(self) -> tuple[float, bool]:
         """Returns: the reward, and whether the ball is missed. A ball that breaks a brick turns back in its own cell."""
-        down = 1 if self.row == 0 else self.down
-        right = self.right if 0 <= self.column + self.right < SIZE else -self.right
-        row, column = self.row + down, self.column + right
+        if self.row == 0:
+            down = 1
+        else:
+            down = self.down
+        if 0 <= self.column + self.right < SIZE:
+            right = self.right
+        else:
+            right = -self.right
+        row = self.row + down
+        column = self.column + right
         if self.pixels[row, column, BRICK]:
             self.pixels[row, column, BRICK] = 0
             self.n_brick -= 1
             self.down = -down
             return 1.0, False
-        self.down, self.right, self.column = down, right, column
+        self.down = down
+        self.right = right
+        self.column = column
         if row < SIZE - 1:
             self.row = row
             return 0.0, False
@@ -103,7 +117,9 @@ class TinyBricks(gymnasium.Env):
         if half not in (0, 1):
             self.row = row
             return 0.0, True
-        self.down, self.right = -1, 2 * half - 1  # the ball stays one row above the paddle
+        # the ball stays one row above the paddle
+        self.down = -1
+        self.right = 2 * half - 1
         return 0.0, False
 
     def draw_ball(self, value: int) -> None:

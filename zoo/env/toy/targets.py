@@ -63,7 +63,9 @@ def make_space(spaces: dict[str, Callable[[], gymnasium.Space]], name: str, key:
     """A space by its name. key: the argument that gave it, for the error."""
     if name not in spaces:
         close = closest(name, tuple(spaces))
-        hint = f'did you mean {close[0]!r}? ' if close else ''
+        hint = ''
+        if close:
+            hint = f'did you mean {close[0]!r}? '
         raise EnvKwargsError(f'env.kwargs.{key} is {name!r}: {hint}it is one of {", ".join(spaces)}.')
     return spaces[name]()
 
@@ -76,10 +78,12 @@ class Target:
 
     def __init__(self, space: gymnasium.Space) -> None:
         self._space = convert_space(space, 'action', 'probe')
-        self.choices, self.n_mask = choice_slices(self._space), mask_size(self._space)
+        self.choices = choice_slices(self._space)
+        self.n_mask = mask_size(self._space)
         self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
         self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
-        self._places, self._bits = _slices(map(_size, self._leaves)), _slices(map(mask_size, self._leaves))
+        self._places = _slices(map(_size, self._leaves))
+        self._bits = _slices(map(mask_size, self._leaves))
         self.size = self._places[-1].stop
 
     def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
@@ -90,7 +94,10 @@ class Target:
         parts = []
         for leaf, scale, bits in zip(self._leaves, self._scales, self._bits, strict=True):
             n = bits.stop - bits.start
-            legal = np.ones(n, bool) if mask is None else mask[bits]
+            if mask is None:
+                legal = np.ones(n, bool)
+            else:
+                legal = mask[bits]
             for choice in choice_slices(leaf):
                 taken = int(rng.choice(np.flatnonzero(legal[choice])))
                 parts.append(np.eye(1, choice.stop - choice.start, taken)[0])
@@ -143,14 +150,18 @@ def _taken(leaf: plain.Leaf, action: Any) -> np.ndarray:
 def _parts(space: plain.Space, action: Any) -> list[Any]:
     if not isinstance(space, plain.Dict):
         return [action]
-    entries = action if space.is_tuple else [action[name] for name in space.spaces]
+    if space.is_tuple:
+        entries = action
+    else:
+        entries = [action[name] for name in space.spaces]
     return [part for each, x in zip(space.spaces.values(), entries, strict=True) for part in _parts(each, x)]
 
 
 def _middle_and_half(leaf: plain.Box) -> Scale:
     """Middle and half width of each dimension; 0 and 1 where it is not bounded on both sides."""
     bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
-    low, high = np.where(bounded, leaf.low, -1.0).ravel(), np.where(bounded, leaf.high, 1.0).ravel()
+    low = np.where(bounded, leaf.low, -1.0).ravel()
+    high = np.where(bounded, leaf.high, 1.0).ravel()
     return (low + high) / 2, (high - low) / 2
 
 
@@ -182,7 +193,8 @@ class AnySpace(gymnasium.Env):
             parts = {**self.observation_space.spaces, ACTION_MASK: MultiBinary(self._target.n_mask)}
             self.observation_space = Dict(parts)
         self._best = self._target.draw(np.random.default_rng(0))
-        self._n_step, self._t = n_step, 0
+        self._n_step = n_step
+        self._t = 0
         self._mask: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
@@ -229,7 +241,10 @@ class OneStep(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._mask = self._target.draw_mask(self.np_random) if self._has_mask else None
+        if self._has_mask:
+            self._mask = self._target.draw_mask(self.np_random)
+        else:
+            self._mask = None
         self._obs = self._target.draw(self.np_random, self._mask)
         return self._obs, self._info()
 
@@ -239,7 +254,9 @@ class OneStep(gymnasium.Env):
         return self._obs, self._target.score(action, self._obs), True, False, self._info()
 
     def _info(self) -> dict[str, Any]:
-        return {} if self._mask is None else {ACTION_MASK: self._mask}
+        if self._mask is None:
+            return {}
+        return {ACTION_MASK: self._mask}
 
 
 MASKED_SPACES = {'discrete': lambda: Discrete(8), 'multi_discrete': lambda: MultiDiscrete([3, 5])}
@@ -270,10 +287,15 @@ class RandomMasks(gymnasium.Env):
                 raise EnvKwargsError(f'env.kwargs.{key} is {value!r}, wanted {" or ".join(map(repr, known))}.')
         self.action_space = MASKED_SPACES[action]()
         self._target = Target(self.action_space)
-        self._source, self._n_step, self._t = source, n_step, 0
+        self._source = source
+        self._n_step = n_step
+        self._t = 0
         nothing = Box(0.0, 1.0, (1,), np.float32)
         mask = MultiBinary(self._target.n_mask)
-        self.observation_space = Dict({'obs': nothing, ACTION_MASK: mask}) if source == 'obs' else nothing
+        if source == 'obs':
+            self.observation_space = Dict({'obs': nothing, ACTION_MASK: mask})
+        else:
+            self.observation_space = nothing
         self._blank = np.ones(1, np.float32)
         self.mask = np.ones(self._target.n_mask, bool)
         self.n_illegal = 0
@@ -302,7 +324,10 @@ class RandomMasks(gymnasium.Env):
         return self._blank, {ACTION_MASK: self.mask} if self._source == 'info' else {}
 
 
-WIDTH, SEEN, N_CELL = 7, 3, sum(N_KIND)  # width of MiniGrid's view and of NarrowView, in cells; numbers for each cell
+# width of MiniGrid's view and of NarrowView, in cells; numbers for each cell
+WIDTH = 7
+SEEN = 3
+N_CELL = sum(N_KIND)
 N_ACTION = 3  # turn left, turn right, go forward: the first of MiniGrid's
 
 
@@ -328,7 +353,8 @@ class RememberCue(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._cue, self._t = int(self.np_random.integers(len(self._cues))), 0
+        self._cue = int(self.np_random.integers(len(self._cues)))
+        self._t = 0
         return self._cues[self._cue], {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -339,7 +365,10 @@ class RememberCue(gymnasium.Env):
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """The observation: [1, n_cue + 1, 3] bytes, a pixel for each number, white where it is 1; the last one is red."""
-        shown = self._question if self._t == self._delay else self._blank
+        if self._t == self._delay:
+            shown = self._question
+        else:
+            shown = self._blank
         if self._t == 0:
             shown = self._cues[self._cue]
         picture = np.repeat((255 * shown).astype(np.uint8)[None, :, None], 3, axis=2)
