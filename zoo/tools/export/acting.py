@@ -62,9 +62,13 @@ def env_dtype(leaf: Leaf) -> np.dtype[Any]:
 def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
     """Converts raw observations [B, ...] of a leaf to zoo's form, by tensor operations; see `leaf_to_array`."""
     if isinstance(leaf, Discrete | MultiDiscrete):
-        return x - torch.as_tensor(leaf.start).reshape(leaf.shape) if np.any(leaf.start) else x
+        if np.any(leaf.start):
+            return x - torch.as_tensor(leaf.start).reshape(leaf.shape)
+        return x
     dtype = obs_dtype(leaf)
-    return x != 0 if dtype == torch.bool else x.to(dtype)
+    if dtype == torch.bool:
+        return x != 0
+    return x.to(dtype)
 
 
 def lowest_obs(leaf: Leaf, n: int) -> Tensor:
@@ -89,18 +93,29 @@ class ActingModule(nn.Module):
 
     def __init__(self, policy: Policy, with_value: bool = False) -> None:
         super().__init__()
-        self._policy, self.with_value = policy, with_value
-        self.model, self.normalizers = policy._model, policy._normalizers
-        unread = () if with_value else policy._optional_obs()
+        self._policy = policy
+        self.with_value = with_value
+        self.model = policy._model
+        self.normalizers = policy._normalizers
+        unread: Sequence[str] = ()
+        if not with_value:
+            unread = policy._optional_obs()
         names = leaf_names(policy.obs_space)
         paths = leaves_by_path(policy.obs_space)
         self.leaves = {names[path]: leaf for path, leaf in paths.items() if not path or path[0] not in unread}
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
         for path, leaf in self.leaves.items():
-            name = f'obs_{path}' if path[:1].isdigit() else path or 'obs'  # 'obs_0' for the first part of a Tuple
+            # 'obs_0' for the first part of a Tuple
+            if path[:1].isdigit():
+                name = f'obs_{path}'
+            else:
+                name = path or 'obs'
             self.inputs.append(Port(self._free(name), str(env_dtype(leaf)), (BATCH, *leaf.shape)))
-        self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
+        initial_state = policy._initial_state()
+        self._start: Tree = None
+        if initial_state is not None:
+            self._start = initial_state(1)
         self.initial: dict[str, Tensor] = {}
         self._carried: list[str] = []
         if self._start is not None:
@@ -119,8 +134,11 @@ class ActingModule(nn.Module):
         obs, state = self.read(tensors)
         action, value, state = self._step(obs, state)
         following = dict(leaves(state))
-        values = () if value is None else (value,)
-        return (*self.env_actions(action), *values, *(following[path] for path in self._carried))
+        outputs = self.env_actions(action)
+        if value is not None:
+            outputs.append(value)
+        outputs += [following[path] for path in self._carried]
+        return tuple(outputs)
 
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
         """Returns the inputs of the policy: observations in zoo's form, and the state before the step."""
@@ -128,7 +146,8 @@ class ActingModule(nn.Module):
         obs = nested_leaves(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
         if self._start is None:
             return obs, None
-        n, states = tensors[0].shape[0], iter(tensors[len(self.leaves) :])
+        n = tensors[0].shape[0]
+        states = iter(tensors[len(self.leaves) :])
         # parts of the state that never change keep their values of the start of an episode
         rows = (next(states) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
         return obs, map_tensors(lambda _: next(rows), self._start)
@@ -184,7 +203,8 @@ class ActingModule(nn.Module):
             _, _, value = policy._judge(obs, True)
         elif getattr(policy, 'has_critic', False):
             output = forward_for_acting(policy._model, obs, True, state)
-            value, state = policy.samples.units.restore(output['value']), output['state']
+            value = policy.samples.units.restore(output['value'])
+            state = output['state']
         else:
             value = None
         if value is None:

@@ -57,12 +57,18 @@ def drawn_words(policy: Policy) -> str:
     ]
     if all(each.all() for each in bounded):
         return 'uniform over the space'
-    normal = 'normal, as the statistics of obs_norm' if _norms(policy._model) else 'standard normal'
-    return f'uniform between bounds and {normal} elsewhere' if any(each.any() for each in bounded) else normal
+    if _norms(policy._model):
+        normal = 'normal, as the statistics of obs_norm'
+    else:
+        normal = 'standard normal'
+    if any(each.any() for each in bounded):
+        return f'uniform between bounds and {normal} elsewhere'
+    return normal
 
 
 def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
-    shape, dtype = (n, *leaf.shape), env_dtype(leaf)
+    shape = (n, *leaf.shape)
+    dtype = env_dtype(leaf)
     match leaf:
         case MultiBinary():
             return rng.integers(2, size=shape).astype(dtype)
@@ -77,10 +83,14 @@ def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | N
 
 
 def _draw_box(leaf: Box, shape: tuple[int, ...], rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
-    is_bounded, low, high = _bounded(leaf), leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    is_bounded = _bounded(leaf)
+    low = leaf.low.astype(np.float64)
+    high = leaf.high.astype(np.float64)
     is_whole = leaf.dtype[0] in 'iub'
     drawn = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high + is_whole, 0), shape)
-    drawn = np.floor(drawn) if is_whole else drawn  # all numbers are equally likely
+    # all numbers are equally likely
+    if is_whole:
+        drawn = np.floor(drawn)
     if not is_bounded.all():
         normal = rng.standard_normal(shape)
         if norm is not None:
@@ -106,7 +116,8 @@ def _norms(model: nn.Module) -> dict[str, RunningMeanStd]:
 
 def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) -> None:
     """Allows one random option of each choice of the action; see `zoo.core.action_map.forbids_all`."""
-    start, rows = 0, np.arange(len(mask))
+    start = 0
+    rows = np.arange(len(mask))
     for _, leaf in leaf_spaces(action_space):
         if isinstance(leaf, MultiBinary):
             start += int(np.prod(leaf.shape))
@@ -141,10 +152,21 @@ class OutputCheck(NamedTuple):
 
     def text(self) -> str:
         """Returns the result as readable text that continues 'compared with policy.act on'."""
-        ties = f', {self.n_tie} of them ties within rounding' if self.n_tie else ''
-        differ = f'{self.n_differ} of the choices differ{ties}' if self.n_differ else 'no choice differs'
-        words = [] if self.n_differ is None else [differ]
-        words += [] if self.error is None else [f'largest difference {self.error:.2g}']
+        ties = ''
+        if self.n_tie:
+            ties = f', {self.n_tie} of them ties within rounding'
+        if self.n_differ:
+            differ = f'{self.n_differ} of the choices differ{ties}'
+        else:
+            differ = 'no choice differs'
+        if self.n_differ is None:
+            words = []
+        else:
+            words = [differ]
+        if self.error is None:
+            words += []
+        else:
+            words += [f'largest difference {self.error:.2g}']
         text = f'{self.n:,} random observations ({self.drawn}): {", ".join(words)}'
         if self.in_bf16 is None:
             return text
@@ -156,12 +178,16 @@ def compare(policy: Policy, acting: ActingModule, run: Run, seed: int = 0) -> Ou
 
     Raises: RunError if they differ.
     """
-    rng, played = np.random.default_rng(seed), _Played(policy, acting, run)
+    rng = np.random.default_rng(seed)
+    played = _Played(policy, acting, run)
     if acting.initial:
         played.play(N_CHECK // N_STEP, N_STEP, rng)
     else:
         leaves = [leaf for _, leaf in leaf_spaces(policy.obs_space)]
-        size = N_IMAGE if any(is_image(leaf) or len(leaf.shape) > 3 for leaf in leaves) else N_CHECK
+        if any(is_image(leaf) or len(leaf.shape) > 3 for leaf in leaves):
+            size = N_IMAGE
+        else:
+            size = N_CHECK
         for _ in range(N_CHECK // size):
             played.play(size, 1, rng)
     found = OutputCheck(N_CHECK, played.error, played.n_differ, played.n_tie, drawn_words(policy))
@@ -177,16 +203,22 @@ def effect_of_bf16(policy: Policy, twin: Policy, seed: int = 0) -> str | None:
     """Compares a policy with its copy in float32 on first steps of episodes, in words; None if it computes in float32 too."""
     if not computes_in_bf16(policy.model):
         return None
-    own, rng, n_differ, error = for_export(policy, is_float32=False), np.random.default_rng(seed), 0, 0.0
+    own = for_export(policy, is_float32=False)
+    rng = np.random.default_rng(seed)
+    n_differ = 0
+    error = 0.0
     for _ in range(N_CHECK // N_IMAGE):
-        obs, differs = nested_leaves(policy.obs_space, draw_obs(twin, N_IMAGE, rng)), np.zeros(N_IMAGE, bool)
+        obs = nested_leaves(policy.obs_space, draw_obs(twin, N_IMAGE, rng))
+        differs = np.zeros(N_IMAGE, bool)
         for x, y in zip(*(_leaves(each.session().act(obs)) for each in (own, twin)), strict=True):
             if x.dtype.kind == 'f':
                 error = max(error, float(np.abs(x - y).max()))
             else:
                 differs |= (x != y).reshape(N_IMAGE, -1).any(1)
         n_differ += int(differs.sum())
-    words = [f'{n_differ} of {N_CHECK:,} choices differ'] if n_differ or not error else []
+    words = []
+    if n_differ or not error:
+        words = [f'{n_differ} of {N_CHECK:,} choices differ']
     return ', '.join([*words, *([f'numbers by up to {error:.2g}'] if error else [])])
 
 
@@ -194,7 +226,9 @@ class _Played:
     """Plays steps with the policy and with the file, and keeps the largest difference."""
 
     def __init__(self, policy: Policy, acting: ActingModule, run: Run) -> None:
-        self._policy, self._acting, self._run = policy, acting, run
+        self._policy = policy
+        self._acting = acting
+        self._run = run
         self.error: float | None = None
         self.n_differ: int | None = None
         self.n_tie = 0
@@ -205,7 +239,10 @@ class _Played:
         start = [row.numpy() for row in self._acting.initial.values()]
         state = [row.repeat(n_env, 0) for row in start]
         for t in range(n_step):
-            begins = np.arange(n_env) % 2 == 0 if t and t == n_step // 2 else np.zeros(n_env, bool)
+            if t and t == n_step // 2:
+                begins = np.arange(n_env) % 2 == 0
+            else:
+                begins = np.zeros(n_env, bool)
             state = [
                 np.where(begins.reshape(-1, *[1] * (x.ndim - 1)), row, x) for row, x in zip(start, state, strict=True)
             ]
@@ -214,9 +251,11 @@ class _Played:
             for n, session in sessions.items():
                 raw = nested_leaves(self._policy.obs_space, {path: x[:n] for path, x in obs.items()})
                 inputs = [x[:n] for x in given]
-                got, action = self._run(inputs), session.act(raw, begins[:n] if t else None)
+                got = self._run(inputs)
+                action = session.act(raw, begins[:n] if t else None)
                 self._compare(got, [*_leaves(action), *self._values(raw, inputs, is_start=t == 0)], inputs)
-                state = got[len(got) - len(state) :] if n == n_env else state
+                if n == n_env:
+                    state = got[len(got) - len(state) :]
 
     def _values(self, raw: object, given: Arrays, is_start: bool) -> Arrays:
         """Returns the values if they are outputs: `policy.value` at the start of an episode, else those of the acting module."""
@@ -238,7 +277,8 @@ class _Played:
             if x.dtype.kind == 'f':
                 apart = float((np.abs(x - y) / np.maximum(np.abs(y), 1)).max(initial=0.0))
                 if x.dtype == np.float16:  # rounding may give either of two neighbours
-                    apart = max(apart - float(np.finfo(x.dtype).eps), 0.0) if apart == apart else apart
+                    if apart == apart:
+                        apart = max(apart - float(np.finfo(x.dtype).eps), 0.0)
                 self.error = max(self.error or 0.0, np.inf if apart != apart else apart)
             else:
                 self.n_differ = self.n_differ or 0
@@ -250,7 +290,8 @@ class _Played:
     @torch.no_grad()
     def _ties(self, got: Arrays, given: Arrays) -> np.ndarray:
         """Returns where the policy would make the file's choice if its logits changed by no more than their rounding."""
-        dist, found = getattr(self._policy, 'dist', None), np.zeros(len(given[0]), bool)
+        dist = getattr(self._policy, 'dist', None)
+        found = np.zeros(len(given[0]), bool)
         if dist is None:
             return found
         obs, state = self._acting.read([torch.from_numpy(x) for x in given])
@@ -267,7 +308,8 @@ class _Played:
 
 def _leaves(action: object) -> Arrays:
     """Returns the arrays of an action, in the order of the leaves of its space."""
-    parts = list(action.values()) if isinstance(action, dict) else action
-    if not isinstance(parts, list | tuple):
-        return [np.asarray(action)]
-    return [leaf for part in parts for leaf in _leaves(part)]
+    if isinstance(action, dict):
+        return [leaf for part in action.values() for leaf in _leaves(part)]
+    if isinstance(action, list | tuple):
+        return [leaf for part in action for leaf in _leaves(part)]
+    return [np.asarray(action)]

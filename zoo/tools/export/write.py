@@ -67,7 +67,8 @@ def _write_onnx(program: ExportedProgram, file: BinaryIO, acting: ActingModule, 
         if dims and dims[0].dim_param:
             dims[0].dim_param = BATCH
     onnx.helper.set_model_props(model, metadata)
-    model.producer_name, model.producer_version = 'zoo', metadata['zoo']
+    model.producer_name = 'zoo'
+    model.producer_version = metadata['zoo']
     onnx.checker.check_model(model)
     file.write(model.SerializeToString())
 
@@ -241,7 +242,9 @@ def _reason(error: BaseException) -> str:
     if 'Constraints violated' in text:
         return 'its code is for one number of rows alone; use x.shape[0], not len(x), and no loop over rows'
     line = next((line.strip() for line in text.splitlines() if line.strip()), '')[:200].rstrip('.: ')
-    return f'{type(error).__name__}: {line}' if line else type(error).__name__
+    if line:
+        return f'{type(error).__name__}: {line}'
+    return type(error).__name__
 
 
 def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:

@@ -72,15 +72,21 @@ class Demonstrations(NamedTuple):
 
     def policy_action(self, policy: Policy) -> Tensor:
         """Returns the actions in the policy's form: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if impossible."""
-        space, mode = policy.action_space, policy._action_map.mode
+        space = policy.action_space
+        mode = policy._action_map.mode
         parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
         if isinstance(space, Dict):
             action = torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
         else:
-            action = parts[0] if isinstance(space, Discrete) else parts[0].reshape(len(parts[0]), -1)
+            if isinstance(space, Discrete):
+                action = parts[0]
+            else:
+                action = parts[0].reshape(len(parts[0]), -1)
         dist = getattr(policy, 'dist', None)
-        return action if change is None or dist is None else dist.from_env_action(action)
+        if change is None or dist is None:
+            return action
+        return dist.from_env_action(action)
 
 
 def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
@@ -93,9 +99,10 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     unknown = [printable(name) for name, first in present.items() if first not in KEYS]
     missing = [name for name in KEYS[:3] if name not in present.values()]
     if missing or unknown:
-        problem = (
-            f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown[:5])}, which is not known'
-        )
+        if missing:
+            problem = f'has no {" and no ".join(missing)}'
+        else:
+            problem = f'has {", ".join(unknown[:5])}, which is not known'
         raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
     for name in arrays:
         if name.startswith('obs') and arrays[name].dtype.kind not in 'biuf':
@@ -137,7 +144,8 @@ def record_demonstrations(
 
     Args: as of `evaluate`.
     """
-    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
+    if deterministic is None:
+        deterministic = policy.cfg.eval.deterministic
     with open_env(env, policy, 1) as vector:
         refuse_other_spaces(policy, vector)
         tape: Any = _Tape(vector, policy)
@@ -226,11 +234,15 @@ def as_env_gives(space: Space, obs: Obs, raw: Raw = None) -> dict[str, np.ndarra
     Args: obs: in zoo's form; raw: the same as the env gave them, None if that is not known: then only the start of indices is
       added.
     """
-    names, found = leaf_names(space), {}
+    names = leaf_names(space)
+    found = {}
     rows = dict(leaf_items(obs))
     for path, leaf in leaves_by_path(space).items():
         row = rows[path].cpu().numpy()
-        given = None if raw is None or path == (ACTION_MASK,) else _raw_at(raw, path, row.shape)
+        if raw is None or path == (ACTION_MASK,):
+            given = None
+        else:
+            given = _raw_at(raw, path, row.shape)
         if given is None and isinstance(leaf, Discrete | MultiDiscrete):
             given = row + _shaped(leaf, leaf.start)
         found[names[path]] = np.array(row if given is None else given)
@@ -240,9 +252,14 @@ def as_env_gives(space: Space, obs: Obs, raw: Raw = None) -> dict[str, np.ndarra
 def _raw_at(raw: Raw, path: LeafPath, shape: tuple[int, ...]) -> np.ndarray | None:
     """The array of numbers at a path of raw observations; None if there is none of this shape."""
     for name in path:
-        raw = raw[int(name)] if isinstance(raw, tuple) else raw[name]
+        if isinstance(raw, tuple):
+            raw = raw[int(name)]
+        else:
+            raw = raw[name]
     array = np.asarray(raw)
-    return array if array.shape == shape and array.dtype.kind in 'biuf' else None
+    if array.shape == shape and array.dtype.kind in 'biuf':
+        return array
+    return None
 
 
 def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
@@ -278,13 +295,17 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
     except Exception as error:  # Minari raises errors of several kinds
         known = sorted(minari.list_local_datasets())
         if name in known:
-            do = 'install what it needs' if isinstance(error, ImportError) else 'download or record it again'
+            if isinstance(error, ImportError):
+                do = 'install what it needs'
+            else:
+                do = 'download or record it again'
             raise UserError(f'the dataset {name!r} of Minari cannot be read ({show_error(error)}); {do}') from error
         raise UserError(
             f'{name!r} is neither a file nor a dataset of Minari on this machine; there are: {", ".join(known) or "none"}; '
             f'minari download {name} gets one'
         ) from error
-    if images := _images_as_jpeg(dataset):
+    images = _images_as_jpeg(dataset)
+    if images:
         logger.warning(
             'the dataset %s keeps the observations%s as JPEG, so they differ from those of the env; record it with '
             'jpeg_encoding=False to have these',
@@ -329,11 +350,15 @@ def _named_parts(tree: Any) -> Any:
     """A tree in which the parts of a tuple are named '0', '1', ..."""
     if isinstance(tree, tuple):
         tree = {str(i): part for i, part in enumerate(tree)}
-    return {name: _named_parts(part) for name, part in tree.items()} if isinstance(tree, dict) else tree
+    if isinstance(tree, dict):
+        return {name: _named_parts(part) for name, part in tree.items()}
+    return tree
 
 
 def _key(name: str, path: str) -> str:
-    return f'{name}/{path}' if path else name
+    if path:
+        return f'{name}/{path}'
+    return name
 
 
 def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional: Sequence[str]) -> Obs:
@@ -373,7 +398,8 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
         )
     if action.dtype.kind not in ('iubf' if isinstance(leaf, Box) else 'iub'):
         raise UserError(f'{where} has {key} of type {action.dtype} but the env takes {leaf}; they are of another env')
-    if outside := _outside(leaf, action):
+    outside = _outside(leaf, action)
+    if outside:
         raise UserError(f'{where} has {key} {outside}, outside of the action space {leaf}; they are of another env')
     return action
 
@@ -384,18 +410,25 @@ def _outside(leaf: Leaf, action: np.ndarray) -> str:
     else:
         index = action - _shaped(leaf, getattr(leaf, 'start', 0))
         bad = (index < 0) | (index >= _shaped(leaf, getattr(leaf, 'nvec', getattr(leaf, 'n', 2))))
-    return str(action[bad].flat[0]) if bad.any() else ''
+    if bad.any():
+        return str(action[bad].flat[0])
+    return ''
 
 
 def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
     """Returns one number for all entries of a leaf, or an array of its shape."""
     found = np.asarray(numbers)
-    return found if found.ndim == 0 else found.reshape(leaf.shape)
+    if found.ndim == 0:
+        return found
+    return found.reshape(leaf.shape)
 
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
     """Returns episode_ends as integers. Raises: UserError for fractions, infinite values and what is no number."""
-    bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if ends.dtype.kind in 'iuf' else np.ones(ends.shape, bool)
+    if ends.dtype.kind in 'iuf':
+        bad = (ends != np.floor(ends)) | ~np.isfinite(ends)
+    else:
+        bad = np.ones(ends.shape, bool)
     if bad.any():
         raise UserError(
             f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '
@@ -406,7 +439,9 @@ def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
 
 def _odd(found: np.ndarray, bad: np.ndarray) -> str:
     """Returns the first wrong value as text, or the type of the array."""
-    return str(found[bad].flat[0]) if found.dtype.kind in 'biuf' and bad.any() else f'of type {found.dtype}'
+    if found.dtype.kind in 'biuf' and bad.any():
+        return str(found[bad].flat[0])
+    return f'of type {found.dtype}'
 
 
 def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -> np.ndarray | None:
@@ -420,7 +455,10 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -
             'the episode ended in a terminal state'
         )
     if not is_number or found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
-        got = f'shape {list(found.shape)}' if is_number else f'type {found.dtype}'
+        if is_number:
+            got = f'shape {list(found.shape)}'
+        else:
+            got = f'type {found.dtype}'
         raise UserError(f'{where} has {name} of {got}, but it must be {n} finite numbers, [{n}]')
     return found.astype(np.float64 if name == 'reward' else bool)
 
@@ -430,7 +468,8 @@ def _policy_part(leaf: Leaf, action: np.ndarray, mode: str) -> Tensor:
     if not isinstance(leaf, Box):
         index = action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0))
         return torch.from_numpy(np.ascontiguousarray(index))
-    low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    low = leaf.low.astype(np.float64)
+    high = leaf.high.astype(np.float64)
     action = action.astype(np.float64)
     if mode == 'rescale':
         bounded = np.isfinite(low) & np.isfinite(high)

@@ -28,7 +28,9 @@ from zoo.run.resources import phase_threads, use_threads
 from zoo.run.result import ResultFile
 from zoo.tools.imitation.demonstrations import Demonstrations, read_demonstrations
 
-EPOCH, BATCH, RATE = 100, 64, 1e-3
+EPOCH = 100
+BATCH = 64
+RATE = 1e-3
 HELD_OUT = 0.1  # share of the episodes that are held out: they only measure the loss
 PATIENCE = 10  # epochs without a lower held-out loss after which training ends
 GRAD_CLIP = 1.0
@@ -83,7 +85,10 @@ def pretrain(
             )
     if not 0 < learning_rate <= 1:
         raise UserError(f'learning_rate is {learning_rate!r} but must be above 0 and at most 1; e.g. {RATE}')
-    place = None if run_dir is None else Path(run_dir)
+    if run_dir is None:
+        place = None
+    else:
+        place = Path(run_dir)
     if place is not None and (place / 'config.yaml').exists():
         raise UserError(f'{place} is the folder of a run; name another one')
     cfg = resolve_config(config, overrides)
@@ -134,7 +139,9 @@ class Student:
             raise UserError(
                 f'policy {cfg.policy.type!r} has no distribution of actions to fit; choose an actor-critic, as policy.type=ppo'
             )
-        self.policy, self.dist, self._demos = policy, policy.dist, demos
+        self.policy = policy
+        self.dist = policy.dist
+        self._demos = demos
         self._obs = to_device(demos.obs, policy.device)
         self._action = demos.policy_action(policy).to(policy.device)
         self.is_continuous = self._action.is_floating_point()
@@ -150,11 +157,13 @@ class Student:
         self._refuse_impossible()
 
     def _fit_statistics(self, cfg: JobConfig) -> None:
-        if (update := getattr(self.policy.model, 'update_normalizer', None)) is not None:
+        update = getattr(self.policy.model, 'update_normalizer', None)
+        if update is not None:
             update(self._obs, None)
         if self._demos.reward is None or cfg.policy.learn.get('baseline') == 'none':
             return
-        gamma, reward = cfg.policy.collect['discount_factor'], torch.as_tensor(self._demos.reward, dtype=torch.float32)
+        gamma = cfg.policy.collect['discount_factor']
+        reward = torch.as_tensor(self._demos.reward, dtype=torch.float32)
         normalizers = self.policy._normalizers
         if 'reward' in normalizers:
             normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
@@ -169,7 +178,8 @@ class Student:
     def _refuse_impossible(self) -> None:
         """Checks that all demonstrated actions are possible. Raises: UserError if the policy gives one the probability 0."""
         loss = torch.cat([self.judge(batch)[0] for batch in self.batches(self.episodes, BATCH, None)])
-        if bad := (~loss.isfinite()).nonzero().flatten().tolist():
+        bad = (~loss.isfinite()).nonzero().flatten().tolist()
+        if bad:
             raise UserError(
                 f'{len(bad)} of {len(loss)} demonstrated actions have the probability 0, first that of step {bad[0]}: the action '
                 'mask forbids it; record actions that the env allows'
@@ -179,13 +189,15 @@ class Student:
         """Yields batches: indices of steps [n], or lists of episodes. Args: order: of a random order; None: the given order."""
         if not self.has_memory:
             rows = np.concatenate([np.arange(each.start, each.stop) for each in episodes])
-            rows = rows if order is None else order.permutation(rows)
+            if order is not None:
+                rows = order.permutation(rows)
             yield from (torch.as_tensor(rows[i : i + size]) for i in range(0, len(rows), size))
             return
-        which = np.arange(len(episodes)) if order is None else order.permutation(len(episodes))
+        if order is not None:
+            episodes = [episodes[i] for i in order.permutation(len(episodes))]
         batch: list[slice] = []
-        for i in which:
-            batch.append(episodes[i])
+        for episode in episodes:
+            batch.append(episode)
             if sum(each.stop - each.start for each in batch) >= size:
                 yield batch
                 batch = []
@@ -195,9 +207,13 @@ class Student:
     def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns [n] each: -log p of the expert's action, weighted squared value error or 0, agreement of the greedy action."""
         columns, (index, is_there) = self._columns(batch)
-        method = 'compute_actor' if self.return_ is None else 'compute_actor_critic'
+        if self.return_ is None:
+            method = 'compute_actor'
+        else:
+            method = 'compute_actor_critic'
         output = run_model(self.policy.model, method, columns)
-        logit, action = output['logit'][is_there], self._action[index]
+        logit = output['logit'][is_there]
+        action = self._action[index]
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
         if self.return_ is not None:
@@ -213,7 +229,8 @@ class Student:
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
         step = torch.arange(max(each.stop - each.start for each in batch))
         start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
-        at, is_there = start + step, start + step < stop
+        at = start + step
+        is_there = start + step < stop
         rows = {'return_': at.clamp(max=self._demos.n_step - 1), 'is_first': (step == 0).expand(len(batch), -1)}
         columns: Any = to_device(rows, self.policy.device)
         columns['obs'] = map_tensors(lambda x: x[columns['return_']], self._obs)
@@ -244,11 +261,15 @@ def _train(
     used, held = split(student.episodes, order)
     model = student.policy.model
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
-    best, since, done, is_cut = (float('inf'), 0.0), 0, 0, False
+    best = (float('inf'), 0.0)
+    since = 0
+    done = 0
+    is_cut = False
     kept = copy.deepcopy(model.state_dict())
     for done in range(1, n_epoch + 1):
         for batch in student.batches(used, batch_size, order):
-            if is_cut := stops():
+            is_cut = stops()
+            if is_cut:
                 break
             loss, error, _ = student.judge(batch)
             optimizer.zero_grad(set_to_none=False)
@@ -260,11 +281,18 @@ def _train(
             raise UserError(
                 f'the loss of epoch {done} is {found[0]}; lower --learning-rate, or look at the demonstrations'
             )
-        agrees = '' if student.is_continuous else f', agrees with {found[1]:.1%} of the actions'
+        if student.is_continuous:
+            agrees = ''
+        else:
+            agrees = f', agrees with {found[1]:.1%} of the actions'
         logger.info('epoch %d of %d: held-out loss %.4f nats%s', done, n_epoch, found[0], agrees)
-        since = 0 if found[0] < best[0] else since + 1
+        if found[0] < best[0]:
+            since = 0
+        else:
+            since = since + 1
         if since == 0:
-            best, kept = found, copy.deepcopy(model.state_dict())
+            best = found
+            kept = copy.deepcopy(model.state_dict())
         if is_cut or since >= PATIENCE or done == n_epoch or (is_cut := stops()):
             break
     model.load_state_dict(kept)
@@ -280,7 +308,9 @@ def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[s
         return shuffled[n_held:], shuffled[:n_held]
     end = episodes[0].stop
     n_held = max(round(HELD_OUT * end), 1)
-    return ([slice(0, end - n_held)], [slice(end - n_held, end)]) if end > 1 else (list(episodes), list(episodes))
+    if end > 1:
+        return ([slice(0, end - n_held)], [slice(end - n_held, end)])
+    return (list(episodes), list(episodes))
 
 
 @torch.no_grad()
@@ -295,7 +325,11 @@ def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_en
     """Discounted sums [N]: sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; from_end: backwards."""
     found = reward.cpu().numpy().astype(np.float64)
     for each in episodes:
-        sums = found[each][::-1] if from_end else found[each]  # a view
+        # a view
+        if from_end:
+            sums = found[each][::-1]
+        else:
+            sums = found[each]
         for t in range(1, len(sums)):
             sums[t] += gamma * sums[t - 1]
     return torch.as_tensor(found, dtype=torch.float32)

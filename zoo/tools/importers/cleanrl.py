@@ -44,7 +44,8 @@ def why_not_translated(tree: ast.Module, stem: str) -> str:
 
     Args: stem: name of its file, without .py, which begins with the algorithm: 'dqn_atari'.
     """
-    arguments, words = _arguments(tree), words_of(tree)
+    arguments = _arguments(tree)
+    words = words_of(tree)
     for name, why in _TABLES['other_arguments'].items():
         if name in arguments:
             return f'{stem} is a script of CleanRL that is not translated: {why}.'
@@ -54,11 +55,9 @@ def why_not_translated(tree: ast.Module, stem: str) -> str:
     if is_script(tree) or not set(_TABLES['marks']) <= set(arguments):
         return ''
     kind = stem.partition('_')[0]
-    own = (
-        ' For this policy of zoo write a config with its own keys, see zoo config cartpole_dqn.'
-        if kind == 'dqn'
-        else ''
-    )
+    own = ''
+    if kind == 'dqn':
+        own = ' For this policy of zoo write a config with its own keys, see zoo config cartpole_dqn.'
     return f'{stem} is a script of CleanRL for {kind.upper()}; only PPO and PPG are translated.{own}'
 
 
@@ -103,29 +102,37 @@ def _arguments(tree: ast.Module) -> dict[str, Any]:
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:
     given = draft.given
-    n_env, old = given['num_envs'], 'num_envs'
+    n_env = given['num_envs']
+    old = 'num_envs'
     if 'local_num_envs' in given:
-        n_env, old = given['local_num_envs'], 'local_num_envs'
+        n_env = given['local_num_envs']
+        old = 'local_num_envs'
         draft.drop('several processes', _TABLES['many_processes'])
     if n_env < 1:
         draft.refuse(f'{old} is {n_env}, which cannot be read: it must be a whole number of 1 or more; correct it.')
         return
     draft.put('env.collector_env_num', n_env, f'{old}={n_env}')
     n_step = draft.at('policy.collect.n_step')
-    n, n_batch = n_step * n_env, given['num_minibatches']
+    n = n_step * n_env
+    n_batch = given['num_minibatches']
     size = nearest_divisor(n, max(1, n // n_batch))
     draft.put('policy.learn.batch_size', size, f'num_minibatches={n_batch}', f'{n} samples of a rollout divided by it')
     if is_ppg and 'num_aux_rollouts' in given:
         rows = given['num_aux_rollouts']
         draft.put('policy.learn.aux_batch_size', rows * n_step, f'num_aux_rollouts={rows}', f'times {n_step} steps')
-    rate, is_falling = given['learning_rate'], bool(given.get('anneal_lr', False))
+    rate = given['learning_rate']
+    is_falling = bool(given.get('anneal_lr', False))
     old = f'learning_rate={rate}, anneal_lr={is_falling}'
     draft.put('policy.learn.learning_rate', linear(rate) if is_falling else rate, old)
-    if (kl := given.get('target_kl')) is not None:
+    kl = given.get('target_kl')
+    if kl is not None:
         draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
     elif 'target_kl' in given:
         draft.drop('target_kl=None', 'there is no limit here either')
-    decay = given.get('gae_lambda', 0.95) if given.get('gae', True) else 1.0
+    if given.get('gae', True):
+        decay = given.get('gae_lambda', 0.95)
+    else:
+        decay = 1.0
     draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
     if 'int_coef' in given:
         _put_rnd(draft)
@@ -163,7 +170,8 @@ def _put_rnd(draft: Draft) -> None:
 
 def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
     """Translates the parts of the script that have no argument: its wrappers, its network, its optimiser."""
-    words, found = words_of(tree), keywords_of_calls(tree, _TABLES['calls'])
+    words = words_of(tree)
+    found = keywords_of_calls(tree, _TABLES['calls'])
     if not {'Conv2d', 'LSTM'} & words and not is_image_env(draft):
         _put_layers(draft, tree)
     for word, path, value, old in _TABLES['in_code']:
@@ -215,4 +223,6 @@ def _widths(tree: ast.Module, name: str) -> list[int]:
         match node:
             case ast.Call(func=ast.Attribute(attr='Linear'), args=[_, ast.Constant(value=int(width))]):
                 widths.append(width)
-    return widths[:-1] if widths and widths[-1] == 1 else widths
+    if widths and widths[-1] == 1:
+        return widths[:-1]
+    return widths

@@ -30,7 +30,9 @@ class Conversion(NamedTuple):
 
     def text(self) -> str:
         """Returns a line with the library, then a line for each key that was translated or left out."""
-        head = [f'read as {self.source}'] if self.source else []
+        head = []
+        if self.source:
+            head = [f'read as {self.source}']
         became = (f'{old}  ->  {new}' for old, new in self.became)
         return '\n'.join([*head, *became, *(f'{old}  left out: {why}' for old, why in self.left_out)])
 
@@ -66,7 +68,9 @@ class Draft:
     def at(self, path: str, default: Any = None) -> Any:
         """Returns the value of a key of zoo that was set before, else the default."""
         found = value_at(self.config, path)
-        return default if found is None else found
+        if found is None:
+            return default
+        return found
 
     def drop(self, old: str, why: str) -> None:
         """Leaves out a key whose value does not change the learning, or which zoo determines by itself."""
@@ -101,7 +105,10 @@ class KeyRow(NamedTuple):
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: a remark on a value that is a default."""
-        old = path if value is COMPUTED else f'{path}={_short(value)}{origin}'
+        if value is COMPUTED:
+            old = path
+        else:
+            old = f'{path}={_short(value)}{origin}'
         try:
             new = self.read(value)
         except ValueError as error:
@@ -138,10 +145,19 @@ def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], A
     found = {}
     for path, entry in table.items():
         kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
-        note = entry['out'] if kind == 'out' else entry.get('why', entry.get('note', ''))
-        here = entry[kind] if kind in ('to', 'part') else ''
-        value, accepted = entry.get('value', 'as it is'), tuple(entry.get('only', ()))
-        read = _either(*value) if isinstance(value, list) else {**READERS, **readers}[value]
+        if kind == 'out':
+            note = entry['out']
+        else:
+            note = entry.get('why', entry.get('note', ''))
+        here = ''
+        if kind in ('to', 'part'):
+            here = entry[kind]
+        value = entry.get('value', 'as it is')
+        accepted = tuple(entry.get('only', ()))
+        if isinstance(value, list):
+            read = _either(*value)
+        else:
+            read = {**READERS, **readers}[value]
         found[path] = KeyRow(kind, here, note, entry.get('page', ''), accepted, read)
     return found
 
@@ -182,7 +198,10 @@ def _of_search(row: KeyRow | None, where: str, search: Search) -> str:
         return f'{asked}.'
     values = [str(row.read(value)) if row.kind == 'to' else str(value) for value in search.values]
     inner = ','.join(values)
-    space = inner if search.kind == 'choice' else f'{search.kind}({inner})'
+    if search.kind == 'choice':
+        space = inner
+    else:
+        space = f'{search.kind}({inner})'
     return f"{asked}, and try the others with zoo sweep CONFIG '{row.here}={space}'."
 
 
@@ -228,7 +247,9 @@ def as_positive(value: object) -> float:
 
 def number_or_none(value: object) -> float | None:
     """As `as_number`; None for None. Raises: ValueError."""
-    return None if value is None else as_number(value)
+    if value is None:
+        return None
+    return as_number(value)
 
 
 def as_count(value: object) -> int:
@@ -264,7 +285,10 @@ def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Returns a reader from a name, a class or its instance, in any case, to the entry of the name; ValueError for others."""
 
     def read(value: Any) -> Any:
-        name = value if isinstance(value, str) else getattr(value, '__name__', type(value).__name__)
+        if isinstance(value, str):
+            name = value
+        else:
+            name = getattr(value, '__name__', type(value).__name__)
         name = name.rpartition('.')[2].lower()
         if name not in names:
             raise ValueError(f'it must be one of {", ".join(names)}')
@@ -307,7 +331,10 @@ def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
         draft.refuse(if_none)
         return
     is_own = name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
-    game = None if is_own else game_of(name)
+    if is_own:
+        game = None
+    else:
+        game = game_of(name)
     if name in EXAMPLES:
         note = f'it has many games: name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
         draft.put('env.id', name, old, note)
@@ -317,7 +344,9 @@ def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
     elif game.is_ram:
         draft.refuse(f'{old}: {game.sentence()}')
     else:
-        note = 'with the usual wrappers, see the extra atari' if game.family == 'atari' else ''
+        note = ''
+        if game.family == 'atari':
+            note = 'with the usual wrappers, see the extra atari'
         draft.put('env.id', game.family, old, note)
         draft.put('env.game', game.name, old)
 
@@ -332,7 +361,8 @@ def _registered(name: str) -> tuple[str, str]:
     found = [spec.id for spec in versions_of(name)]
     if name in found or ':' in name:
         return name, ''
-    if (package := package_of(name)) is not None:
+    package = package_of(name)
+    if package is not None:
         return f'{package}:{name}', f'the package {package} registers it: {installed_by(package)}'
     if not found:
         return name, 'gymnasium does not know it: import the package that registers it, zoo train --import'
@@ -345,7 +375,9 @@ def put_frame_stack(draft: Draft, n: object, old: str, is_filled: bool = True) -
         draft.put('env.kwargs.frame_stack', n, old)
     elif n not in (None, 0, 1):
         note = 'an episode begins with zeros in the window'
-        there = ', there with copies of its first frame' if is_filled else ''
+        there = ''
+        if is_filled:
+            there = ', there with copies of its first frame'
         draft.put('env.window', n, old, note + there)
 
 
@@ -353,7 +385,9 @@ def is_continuous(draft: Draft) -> bool | None:
     """Whether the env has real-valued actions; None if it is not one of gymnasium's own, or cannot be made."""
     spec = gymnasium.registry.get(str(draft.at('env.id')))
     if spec is None or not str(spec.entry_point).startswith('gymnasium.envs.'):
-        return False if is_image_env(draft) else None
+        if is_image_env(draft):
+            return False
+        return None
     with suppress(
         gymnasium.error.Error, TypeError, ImportError
     ):  # arguments that it does not take; a package is missing

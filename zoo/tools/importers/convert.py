@@ -35,7 +35,8 @@ def how_to_convert(path: Path, shown: str) -> str:
     Args: shown: the path as the user wrote it.
     """
     with suppress(ConfigError):
-        (what, option), file = _library(path), shlex.quote(shown)
+        what, option = _library(path)
+        file = shlex.quote(shown)
         if what:
             return (
                 f'{shown} is {what}, not a config of zoo: translate it with zoo convert {file}{option} -o config.yaml, '
@@ -54,7 +55,10 @@ def _library(path: Path) -> tuple[str, str]:
     if is_zoo(data):
         return '', ''
     is_nested = bool(data) and all(isinstance(value, Mapping) for value in data.values())
-    blocks = {str(name): block for name, block in data.items()} if is_nested else {'': data}
+    if is_nested:
+        blocks = {str(name): block for name, block in data.items()}
+    else:
+        blocks = {'': data}
     for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
         found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
         if found:  # ids come first, because the block `atari` is for many games
@@ -87,11 +91,15 @@ def pair_of(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     create_config is None if the module has only a main_config of DI-engine.
     """
     main, create = (variables.get(name) for name in ('main_config', 'create_config'))
-    main = variables['config'] if isinstance(variables.get('config'), dict) else main
-    create = create if isinstance(create, dict) else None
+    if isinstance(variables.get('config'), dict):
+        main = variables['config']
+    if not isinstance(create, dict):
+        create = None
     if not isinstance(main, dict):
         return None
-    return (main, create) if create is not None or is_main_config(main) else None
+    if create is not None or is_main_config(main):
+        return (main, create)
+    return None
 
 
 def run_without_imports(path: Path) -> types.ModuleType:
@@ -113,8 +121,14 @@ def needs_di_engine(error: BaseException | None) -> bool:
 
 
 def _imports(node: ast.stmt) -> bool:
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-    names += [node.module or ''] if isinstance(node, ast.ImportFrom) else []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        names = []
+    if isinstance(node, ast.ImportFrom):
+        names += [node.module or '']
+    else:
+        names += []
     return any(name.partition('.')[0] in PACKAGES for name in names)
 
 
@@ -151,7 +165,10 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
         conversion, how = _of_file(Path(path_or_object), source, name)
     else:
         conversion, how = _of_object(plain(path_or_object), source, name)
-    told = '' if source else f' (recognised by {how})'
+    if source:
+        told = ''
+    else:
+        told = f' (recognised by {how})'
     return conversion._replace(config=plain(conversion.config), source=conversion.source + told)
 
 
@@ -175,7 +192,8 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(settings_of(tree)), 'its PPOConfig'
         case 'di-engine':
-            if (pair := pair_of(vars(config_module(path.resolve())))) is None:
+            pair = pair_of(vars(config_module(path.resolve())))
+            if pair is None:
                 raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
             return from_pair(*pair), 'its variable main_config'
     why = why_not_translated(tree, path.stem)
@@ -192,7 +210,10 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     if source is None and is_zoo(data):
         raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {shlex.quote(str(path))}.')
     is_nested = all(isinstance(value, Mapping) for value in data.values())
-    blocks = {str(key): value for key, value in data.items()} if is_nested else {name or path.stem: data}
+    if is_nested:
+        blocks = {str(key): value for key, value in data.items()}
+    else:
+        blocks = {name or path.stem: data}
     if is_nested and name is None and len(blocks) > 1:
         names = ', '.join(list(blocks)[:12]) + (', ...' if len(blocks) > 12 else '')
         raise ConfigError(f'{path} holds {len(blocks)} configs: {names}; choose one with --name.')
@@ -204,7 +225,10 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            env = label if is_nested else name or block.get('env')
+            if is_nested:
+                env = label
+            else:
+                env = name or block.get('env')
             return from_sb3(block, env, path.stem), 'keys such as n_steps and n_timesteps'
         case 'di-engine' | 'cleanrl':
             raise ConfigError(f'{path} is YAML; the configs of {source} are .py files: give one.')

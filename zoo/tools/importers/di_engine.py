@@ -54,7 +54,9 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
-    main, create = plain(main), plain(create)  # an EasyDict with a key such as 'items' lacks the method of this name
+    # an EasyDict with a key such as 'items' lacks the method of this name
+    main = plain(main)
+    create = plain(create)
     if value_at(main, 'env.id') is not None:
         return _of_zoo(main, create or {})
     draft = Draft()
@@ -79,7 +81,8 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
     draft = Draft()
     draft.config = copy.deepcopy(dict(main))
     translate(draft, CREATE_ROWS, create, f"{WHO}'s create_config")
-    mine, named = value_at(main, 'policy.type'), draft.given.get('policy.type')
+    mine = value_at(main, 'policy.type')
+    named = draft.given.get('policy.type')
     if named is not None and mine not in (None, named):
         draft.refuse(
             f'main_config.policy.type is {shown(mine)} but create_config.policy.type is {shown(named)}; '
@@ -88,7 +91,8 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
     elif named is not None:
         named = str(named).removesuffix('_command')
         draft.put('policy.type', named, f'create_config.policy.type={named}')
-    if (kind := draft.given.get('env.type')) is not None:
+    kind = draft.given.get('env.type')
+    if kind is not None:
         draft.drop(f'create_config.env.type={kind!r}', f'main_config.env.id is {shown(main["env"]["id"])}')
     _put_vectorization(draft)
     return draft.finish("zoo's own config, with DI-engine's create_config")
@@ -124,7 +128,10 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         )
     on_policy = value_at(main, 'policy.on_policy')
     if on_policy is not None and bool(on_policy) == kind.endswith('_offpolicy'):
-        other = kind.removesuffix('_offpolicy') if on_policy else f'{kind}_offpolicy'
+        if on_policy:
+            other = kind.removesuffix('_offpolicy')
+        else:
+            other = f'{kind}_offpolicy'
         draft.refuse(
             f'policy.on_policy is {on_policy} but create_config.policy.type is {kind!r}; write {other!r} there, or take '
             'on_policy out.'
@@ -156,7 +163,10 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
             'the env is not named: create_config.env.type is missing; pass (main_config, create_config), or add env.env_id.'
         )
     elif name is None and not ENV_IDS.get(str(kind)):
-        what = 'is that of many envs' if str(kind) in ENV_IDS else 'is not known here'
+        if str(kind) in ENV_IDS:
+            what = 'is that of many envs'
+        else:
+            what = 'is not known here'
         draft.refuse(
             f"create_config.env.type is {shown(kind)}, which {what}; add env.env_id, e.g. 'HalfCheetah-v5' or the "
             "'module:function' that makes one env with gymnasium's interface."
@@ -174,9 +184,11 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
         n = draft.given['env.frame_stack']
         put_frame_stack(draft, n, f'env.frame_stack={n}')
     _put_vectorization(draft)
-    if (limit := draft.given.get('env.manager.step_timeout')) is not None:
+    limit = draft.given.get('env.manager.step_timeout')
+    if limit is not None:
         draft.put('env.step_timeout', float(limit), f'env.manager.step_timeout={limit}')
-    if (n_try := draft.given.get('env.manager.max_retry') or 1) > 1:
+    n_try = draft.given.get('env.manager.max_retry') or 1
+    if n_try > 1:
         draft.put('env.on_error', 'restart', f'env.manager.max_retry={n_try}')
 
 
@@ -190,13 +202,18 @@ def _put_vectorization(draft: Draft) -> None:
 
 def put_rollout(draft: Draft, kind: str) -> None:
     """Sets rollout, minibatches and buffer, and converts frequencies that DI-engine counts in gradient steps."""
-    given, n_env = draft.given, draft.at('env.collector_env_num', 8)
-    n, batch = given.get('policy.collect.n_sample'), given['policy.learn.batch_size']
+    given = draft.given
+    n_env = draft.at('env.collector_env_num', 8)
+    n = given.get('policy.collect.n_sample')
+    batch = given['policy.learn.batch_size']
     if n is None:
         draft.refuse('policy.collect.n_sample is missing; give the env steps of a rollout over all envs.')
         return
     n_sample = math.ceil(n / n_env) * n_env
-    note = '' if n == n_sample else f'the next multiple of {n_env} envs'
+    if n == n_sample:
+        note = ''
+    else:
+        note = f'the next multiple of {n_env} envs'
     draft.put('policy.collect.n_sample', n_sample, f'policy.collect.n_sample={n}', note)
     _put_rate(draft, kind, n_sample)
     old = f'policy.learn.batch_size={batch}'
@@ -210,7 +227,11 @@ def put_rollout(draft: Draft, kind: str) -> None:
         if kind == 'ppg':
             draft.put('policy.learn.aux_batch_size', size, old)
         epochs = given.get('policy.learn.epoch_per_collect', 1)
-        n_update = epochs * math.ceil(n / batch) if kind == 'ppo' else 1  # DI-engine's ppg counts a whole update as one
+        # DI-engine's ppg counts a whole update as one
+        if kind == 'ppo':
+            n_update = epochs * math.ceil(n / batch)
+        else:
+            n_update = 1
         why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
         for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
             if name in given:
@@ -233,7 +254,8 @@ def _put_rate(draft: Draft, kind: str, n_sample: int) -> None:
         draft.drop(old, f'{kind} does not read it')
         return
     try:
-        n_update, ratio = as_size(said.get('epoch_num')), as_number(said.get('min_lr_lambda'))
+        n_update = as_size(said.get('epoch_num'))
+        ratio = as_number(said.get('min_lr_lambda'))
     except ValueError as error:
         draft.refuse(f'{old} cannot be read: {error}; give epoch_num and min_lr_lambda.')
         return
@@ -259,7 +281,10 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     for key in said:
         if key not in TABLES['replay_buffer']:
             draft.drop(f'policy.other.replay_buffer.{key}', 'threads, logs and checks of the buffer')
-    where = 'buffer' if kind == 'ppo_offpolicy' else 'buffer.policy and buffer.value'
+    if kind == 'ppo_offpolicy':
+        where = 'buffer'
+    else:
+        where = 'buffer.policy and buffer.value'
     for old, key, value in (('batch_size', 'n_sample', batch), ('update_per_collect', 'update_per_collect', n_update)):
         draft.became.append((f'policy.learn.{old}={value}', f'{where}: {key}={value}'))
     return n_update
@@ -267,7 +292,8 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
 
 def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> None:
     """Sets the size of one buffer, and the draws from it."""
-    path, here = f'policy.other.replay_buffer.{prefix}', f'buffer.{prefix}'
+    path = f'policy.other.replay_buffer.{prefix}'
+    here = f'buffer.{prefix}'
     draft.put(f'{here}size', size)
     try:
         said = mapping(said)
@@ -279,7 +305,10 @@ def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int,
     draft.put(f'{here}n_sample', batch)
     draft.put(f'{here}update_per_collect', n_update)
     held = max(asked, n_sample, batch)
-    note = '' if held == asked else f'the least that holds a rollout, {n_sample}'
+    if held == asked:
+        note = ''
+    else:
+        note = f'the least that holds a rollout, {n_sample}'
     draft.put(f'{here}size', held, f'{path}replay_buffer_size={asked}', note)
     if n_use < math.inf:
         draft.put(f'{here}max_use', int(n_use), f'{path}max_use={int(n_use)}')
@@ -292,7 +321,8 @@ def put_network(draft: Draft, kind: str) -> None:
     """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
     own = 'policy.model.'
     given = {key.removeprefix(own): value for key, value in draft.given.items() if key.startswith(own)}
-    sizes, obs_shape = given['encoder_hidden_size_list'], given.get('obs_shape')
+    sizes = given['encoder_hidden_size_list']
+    obs_shape = given.get('obs_shape')
     of_images = is_image_env(draft) or (isinstance(obs_shape, list | tuple) and len(obs_shape) == 3)
     old = f'policy.model.encoder_hidden_size_list={sizes}'
     if given.get('impala_cnn_encoder'):
@@ -302,7 +332,8 @@ def put_network(draft: Draft, kind: str) -> None:
     else:
         draft.put('policy.model.hidden_sizes', sizes, old)
     for name in ('actor', 'critic'):
-        n, size = given[f'{name}_head_layer_num'], given[f'{name}_head_hidden_size']
+        n = given[f'{name}_head_layer_num']
+        size = given[f'{name}_head_hidden_size']
         head = f'policy.model.{name}_head'
         draft.put(head, [size] * n, f'{head}_hidden_size={size}, layer_num={n}')
     if kind.startswith('ppg'):
@@ -377,7 +408,8 @@ def put_update(draft: Draft, kind: str) -> None:
 
 def _put_grad_clip(draft: Draft, kind: str) -> None:
     given = draft.given
-    limit, how = given.get('policy.learn.grad_clip_value'), given.get('policy.learn.grad_clip_type')
+    limit = given.get('policy.learn.grad_clip_value')
+    how = given.get('policy.learn.grad_clip_type')
     if kind.startswith('ppg'):
         draft.put('policy.learn.grad_clip', None, f"DI-engine's {kind}, which clips no gradients")
         for name in ('policy.learn.grad_clip_type', 'policy.learn.grad_clip_value'):

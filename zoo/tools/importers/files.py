@@ -55,7 +55,10 @@ def as_search(value: Any) -> Any:
         return Search(f'choice({list(value.categories)})', 'choice', tuple(value.categories))
     if not hasattr(value, 'lower'):
         return COMPUTED
-    kind = 'int' if type(value).__name__ == 'Integer' else 'uniform'
+    if type(value).__name__ == 'Integer':
+        kind = 'int'
+    else:
+        kind = 'uniform'
     if 'Log' in type(value.get_sampler()).__name__:
         kind = 'log'
     return _search(f'{kind}({value.lower}, {value.upper})', kind, [value.lower, value.upper])
@@ -214,11 +217,14 @@ def words_of(tree: ast.Module) -> set[str]:
 def _number(name: str, value: object) -> int | float:
     if isinstance(value, Name) or not isinstance(value, int | float | str):
         raise ValueError('only numbers and texts become numbers')
-    return int(value) if name == 'int' else float(value)
+    if name == 'int':
+        return int(value)
+    return float(value)
 
 
 def _arithmetic(node: ast.BinOp) -> Any:
-    left, right = literal(node.left), literal(node.right)
+    left = literal(node.left)
+    right = literal(node.right)
     if not all(type(side) in (int, float) for side in (left, right)):
         raise ValueError('only numbers are worked out')
     if type(node.op) not in _OPERATORS or (isinstance(node.op, ast.Pow) and abs(right) > 64):

@@ -10,7 +10,8 @@ from zoo.config.names import names
 from zoo.tools.importers import cleanrl, di_engine, rllib, sb3
 from zoo.tools.importers.conversion import KeyRow
 
-START, END = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.md -->', '<!-- end of tables -->'
+START = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.md -->'
+END = '<!-- end of tables -->'
 
 
 def tables() -> str:

@@ -53,7 +53,10 @@ ROWS = rows_of(
 
 def is_rllib(block: Any) -> bool:
     """Whether a mapping has settings of RLlib's PPO."""
-    keys = set(block) if isinstance(block, Mapping) else set()
+    if isinstance(block, Mapping):
+        keys = set(block)
+    else:
+        keys = set()
     return {'run', 'config'} <= keys or bool(keys.intersection(TABLES['marks']))
 
 
@@ -63,9 +66,13 @@ def from_rllib(settings: Any) -> Conversion:
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
     draft = Draft()
-    data = _of_object(draft, settings) if is_complete(settings) else dict(settings)
+    if is_complete(settings):
+        data = _of_object(draft, settings)
+    else:
+        data = dict(settings)
     if isinstance(data.get('config'), Mapping):
-        if (algorithm := data.pop('run', 'PPO')) != 'PPO':
+        algorithm = data.pop('run', 'PPO')
+        if algorithm != 'PPO':
             raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
         data = {**data['config'], **{key: data[key] for key in ('env', 'stop') if key in data}}
     if 'stop' in data and not isinstance(data['stop'], Mapping):
@@ -76,7 +83,10 @@ def from_rllib(settings: Any) -> Conversion:
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
-    given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
+    if 'lambda_' in data:
+        given = {'lambda': data['lambda_'], **data}
+    else:
+        given = data
     defaults(draft, ROWS, TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
     if isinstance(name, type):
@@ -103,11 +113,16 @@ def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
     leading underscore replaces the key without one. Other keys count where they differ from those of an empty PPOConfig.
     Raises: ConfigError if it is the config of another algorithm.
     """
-    found, usual = (config, {}) if isinstance(config, Mapping) else (config.to_dict(), _usual_settings(config))
+    usual: Mapping[str, Any] = {}
+    found = config
+    if not isinstance(config, Mapping):
+        found = config.to_dict()
+        usual = _usual_settings(config)
     known = ROWS.keys() - {'explore', 'framework'}
     data: dict[str, Any] = {}
     for name in sorted(found, key=lambda name: name.startswith('_')):
-        value, key = found[name], name.lstrip('_')
+        value = found[name]
+        key = name.lstrip('_')
         is_given = value not in (None, {}) or (value is None and key in TABLES['none_counts'])
         if not is_given or _is_removed(value) or name in TABLES['models'] or key in TABLES['connectors_of']:
             continue
@@ -148,7 +163,8 @@ def _model_of_object(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict
     """Returns the settings of the network, of which those of `rl_module` replace those of `training`."""
     model: dict[str, Any] = {}
     for name in TABLES['models']:
-        own, common = found.get(name) or {}, usual.get(name) or {}
+        own = found.get(name) or {}
+        common = usual.get(name) or {}
         if not isinstance(own, Mapping):  # a DefaultModelConfig
             common = vars(type(own)())
             own = vars(own)
@@ -187,7 +203,9 @@ def connectors(key: str, words: set[str]) -> dict[str, Any]:
     found = words & known.keys()
     unknown = sorted(word for word in words - found if word[:1].isupper())
     data: dict[str, Any] = {name: value for word in sorted(found) for name, value in known[word].items()}
-    return data if found and not unknown else {**data, key: Name(', '.join(unknown or sorted(words)) or 'a function')}
+    if found and not unknown:
+        return data
+    return {**data, key: Name(', '.join(unknown or sorted(words)) or 'a function')}
 
 
 def _put_kwargs(draft: Draft, env: type) -> None:
@@ -218,7 +236,8 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
     n_sample = math.ceil(n / n_env) * n_env
     draft.put('policy.collect.n_sample', n_sample, old, '' if n == n_sample else f'a multiple of {n_env} envs')
     _put_minibatch(draft, n_sample, n_sample // n_env)
-    if n_iter := draft.given.get('evaluation_interval'):
+    n_iter = draft.given.get('evaluation_interval')
+    if n_iter:
         note = f'{n_sample} env steps each'
         draft.put('policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', note)
     old, n_eval = _first(draft, 'evaluation_num_workers evaluation_num_env_runners', 0)
@@ -231,7 +250,8 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
 
 def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
     """Sets the minibatch, and for an LSTM the sequences. Args: n_step: env steps of a rollout and env."""
-    given, n_seq = draft.given, 1
+    given = draft.given
+    n_seq = 1
     if given.get('model.use_lstm'):
         wanted = given.get('model.max_seq_len', 20)
         n_seq = nearest_divisor(n_step, min(wanted, n_step))
@@ -240,10 +260,17 @@ def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
         )
     old, size = _first(draft, 'minibatch_size sgd_minibatch_size mini_batch_size_per_learner', 128)
     if 'minibatch_size' in given and given['minibatch_size'] is None:
-        old, size = 'minibatch_size=None', n_sample
+        old = 'minibatch_size=None'
+        size = n_sample
     batch = nearest_divisor(n_sample, min(size, n_sample), n_seq)
-    whole = '' if n_seq == 1 else f', in whole sequences of {n_seq}'
-    note = '' if batch == size else f'a divisor of the rollout, {n_sample}{whole}'
+    if n_seq == 1:
+        whole = ''
+    else:
+        whole = f', in whole sequences of {n_seq}'
+    if batch == size:
+        note = ''
+    else:
+        note = f'a divisor of the rollout, {n_sample}{whole}'
     draft.put('policy.learn.batch_size', batch, old, note)
 
 
@@ -252,12 +279,15 @@ def _put_losses(draft: Draft) -> None:
     for old, key in (('lr_schedule', 'learning_rate'), ('entropy_coeff_schedule', 'entropy_weight')):
         if given.get(old) is not None:
             draft.put(f'policy.learn.{key}', given[old], old)
-    if (limit := given['vf_clip_param']) is not None and math.isfinite(limit):
+    limit = given['vf_clip_param']
+    if limit is not None and math.isfinite(limit):
         draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
-    (old, weight), (other, target) = _first(draft, 'kl_coeff', 0.2), _first(draft, 'kl_target', 0.01)
+    old, weight = _first(draft, 'kl_coeff', 0.2)
+    other, target = _first(draft, 'kl_target', 0.01)
     if given.get('use_kl_loss', True) and weight:
         draft.put('policy.learn.penalties', [{'type': 'kl', 'weight': weight, 'target': target}], f'{old}, {other}')
-    norm, how = given.get('grad_clip'), given.get('grad_clip_by', 'global_norm')
+    norm = given.get('grad_clip')
+    how = given.get('grad_clip_by', 'global_norm')
     draft.put('policy.learn.grad_clip', None if how == 'value' else norm, f'grad_clip={norm}, grad_clip_by={how}')
     if how == 'value':
         draft.put('policy.learn.grad_clip_value', norm, f'grad_clip={norm}, grad_clip_by={how}')
@@ -273,7 +303,8 @@ def _put_network(draft: Draft) -> None:
         draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
     elif given.get('observation_filter') not in (None, 'NoFilter'):
         draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
-    if sizes := list(given.get('model.post_fcnet_hiddens') or given.get('model.head_fcnet_hiddens') or ()):
+    sizes = list(given.get('model.post_fcnet_hiddens') or given.get('model.head_fcnet_hiddens') or ())
+    if sizes:
         for name in ('actor_head', 'critic_head'):
             draft.put(f'policy.model.{name}', [*sizes], f'model.post_fcnet_hiddens={sizes}')
     if given.get('model.use_lstm'):
@@ -292,7 +323,8 @@ def _put_actions(draft: Draft) -> None:
         draft.put('env.action_mode', 'rescale' if is_normal else 'clip', old)
     elif 'normalize_actions' in draft.given:
         draft.drop(old, 'the actions of this env have no range')
-    is_free, old = draft.given.get('model.free_log_std'), 'model.free_log_std=False'
+    is_free = draft.given.get('model.free_log_std')
+    old = 'model.free_log_std=False'
     if is_free is None:
         old += " (RLlib's default)"
     if is_free:
@@ -318,17 +350,25 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     found |= _connectors_in(tree, found)
     found = {key: value for key, value in found.items() if not _is_removed(value)}
     if 'model_config' in found:
-        model, own = found.pop('model_config'), keywords_of_calls(tree, {'DefaultModelConfig': ()})
-        found['model'] = {'vf_share_layers': True, **own} if own else model
+        model = found.pop('model_config')
+        own = keywords_of_calls(tree, {'DefaultModelConfig': ()})
+        if own:
+            found['model'] = {'vf_share_layers': True, **own}
+        else:
+            found['model'] = model
     for value in map(setting, assigned(tree, 'config')):
-        found = {**value, **found} if isinstance(value, dict) else found
+        if isinstance(value, dict):
+            found = {**value, **found}
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]) if path := _path_in_config(target):
                 with suppress(TypeError, AttributeError):  # the path leads through a COMPUTED value
                     put_at(found, path, setting(node.value))
             case ast.Call(func=ast.Attribute(ast.Name('config'), 'update' | 'update_from_dict'), args=[given]):
-                found |= value if isinstance(value := setting(given), dict) else {'config': COMPUTED}
+                if isinstance(value := setting(given), dict):
+                    found |= value
+                else:
+                    found |= {'config': COMPUTED}
     for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
     return found
@@ -346,7 +386,9 @@ def _connectors_in(tree: ast.Module, found: dict[str, Any]) -> dict[str, Any]:
 
 def _words_of_function(tree: ast.Module, node: ast.expr) -> set[str]:
     """Returns the words of a lambda; of the name of a function, those of its body."""
-    name = node.id if isinstance(node, ast.Name) else ''
+    name = ''
+    if isinstance(node, ast.Name):
+        name = node.id
     bodies = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
     inner = [item for body in bodies for item in body.body] or assigned(tree, name) or [node]
     return words_of(ast.Module([ast.Expr(item) if isinstance(item, ast.expr) else item for item in inner], []))
@@ -356,8 +398,11 @@ def _path_in_config(node: ast.expr) -> str | None:
     """Returns 'model.use_lstm' for config['model']['use_lstm'] and config.model['use_lstm']; None for another target."""
     match node:
         case ast.Subscript(inner, ast.Constant(str(key))) | ast.Attribute(inner, key):
-            before = '' if isinstance(inner, ast.Name) and inner.id == 'config' else _path_in_config(inner)
-            return None if before is None else join_path(before, key)
+            if isinstance(inner, ast.Name) and inner.id == 'config':
+                return join_path('', key)
+            before = _path_in_config(inner)
+            if before is not None:
+                return join_path(before, key)
     return None
 
 
@@ -377,4 +422,6 @@ def _key(node: ast.expr) -> str:
     if isinstance(node, ast.FormattedValue):
         node = node.value
     key = literal(node)
-    return str(key).lower() if isinstance(key, Name) else str(key)
+    if isinstance(key, Name):
+        return str(key).lower()
+    return str(key)

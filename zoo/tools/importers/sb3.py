@@ -41,9 +41,16 @@ def schedule(value: Any) -> Any:
 def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
     """Returns the class name and the arguments of each wrapper. Raises: ValueError."""
     found = []
-    items = [value] if isinstance(value, str | Mapping) else value
+    if isinstance(value, str | Mapping):
+        items = [value]
+    else:
+        items = value
     for item in items if isinstance(items, list) else [None]:
-        name, options = next(iter(item.items())) if isinstance(item, Mapping) and item else (item, None)
+        if isinstance(item, Mapping) and item:
+            name, options = next(iter(item.items()))
+        else:
+            name = item
+            options = None
         if not isinstance(name, str) or '.' not in name:
             raise ValueError('it must be the dotted name of a class, or {name: {its arguments}}, or a list of them')
         found.append((name, mapping(options)))
@@ -52,18 +59,26 @@ def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
 
 def _normalize(value: Any) -> dict[str, Any]:
     """Returns the arguments of VecNormalize. Raises: ValueError."""
-    value = literal_text(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        value = literal_text(value)
     if isinstance(value, bool | None):
-        return {'norm_obs': True, 'norm_reward': True} if value else {}
+        if value:
+            return {'norm_obs': True, 'norm_reward': True}
+        return {}
     found = {'norm_obs': True, 'norm_reward': True, **mapping(value)}
-    return {**found, 'gamma': as_number(found['gamma'])} if 'gamma' in found else found
+    if 'gamma' in found:
+        return {**found, 'gamma': as_number(found['gamma'])}
+    return found
 
 
 def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
     """Returns the widths of the layers that actor and critic share (SB3 before 1.8), of the actor's and of the critic's."""
     if value is None:
         return None
-    items = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        items = value
+    else:
+        items = [value]
     own = next((item for item in items if isinstance(item, Mapping)), None)
     if own is None:
         return [], sizes(value), sizes(value)
@@ -128,7 +143,10 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None, file: str = '') -
         draft.became.append(('block default', 'it names no env: give one, e.g. zoo train .. env.id=CartPole-v1'))
     else:
         put_env(draft, name, f'env {name}', none)
-    policy = 'ppo' if kind == 'ppo_lstm' else kind
+    if kind == 'ppo_lstm':
+        policy = 'ppo'
+    else:
+        policy = kind
     draft.put('policy.type', policy, kind)
     translate(draft, rows, block, WHO)
     translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
@@ -143,7 +161,10 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None, file: str = '') -
 
 def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
     with suppress(ValueError):
-        found = literal_text(value) if isinstance(value, str) else value or {}
+        if isinstance(value, str):
+            found = literal_text(value)
+        else:
+            found = value or {}
         if isinstance(found, Mapping):
             return dict(found)
     draft.refuse(f'policy_kwargs is {shown(value)}, which cannot be read; write dict(net_arch=[64, 64], ...).')
@@ -153,17 +174,22 @@ def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
 def _put_batch(draft: Draft, kind: str) -> None:
     """Sets the minibatch; for a memory also the sequences, which are as long as a minibatch or a rollout allows."""
     n_step = draft.at('policy.collect.n_step')
-    n, wanted = n_step * draft.at('env.collector_env_num', 1), draft.given.get('batch_size')
+    n = n_step * draft.at('env.collector_env_num', 1)
+    wanted = draft.given.get('batch_size')
     if kind == 'a2c':
         draft.became.append(('A2C', 'policy.learn.batch_size: all of a rollout, once'))
         return
-    n_seq, whole = 1, ''
+    n_seq = 1
+    whole = ''
     if kind == 'ppo_lstm':
         n_seq = nearest_divisor(n_step, min(wanted, n_step))
         draft.put('policy.learn.sequence', {'len': n_seq}, 'RecurrentPPO', 'the steps of an env in a minibatch')
         whole = f', in whole sequences of {n_seq}'
     size = nearest_divisor(n, min(wanted, n), n_seq)
-    note = '' if size == wanted else f'a divisor of the rollout, {n}{whole}; SB3 makes the last minibatch smaller'
+    if size == wanted:
+        note = ''
+    else:
+        note = f'a divisor of the rollout, {n}{whole}; SB3 makes the last minibatch smaller'
     draft.put('policy.learn.batch_size', size, f'batch_size={wanted}', note)
 
 
@@ -177,7 +203,10 @@ def _put_env_parts(draft: Draft) -> None:
             draft.drop(f'env_wrapper {name}', "env.id 'atari' has what it does")
             continue
         *parts, last = name.split('.')
-        home = 'gymnasium.wrappers' if parts[0] in ('gym', 'gymnasium') else '.'.join(parts)
+        if parts[0] in ('gym', 'gymnasium'):
+            home = 'gymnasium.wrappers'
+        else:
+            home = '.'.join(parts)
         place = f'{home}:{TABLES["wrappers"].get(last, last)}'
         found.append({'type': place, **options} if options else place)
     if found:
@@ -225,10 +254,12 @@ def _put_policy(draft: Draft, kind: str) -> None:
         if draft.at('policy.learn.adv_norm') is not None:
             is_normal = draft.at('policy.learn.adv_norm') != 'off'
             draft.put('policy.learn.adv_norm', 'batch' if is_normal else 'off', f'normalize_advantage={is_normal}')
-    if (limit := given.get('clip_range_vf')) is not None:
+    limit = given.get('clip_range_vf')
+    if limit is not None:
         value = {'type': 'clip', 'range': limit}
         draft.put('policy.learn.value_loss', value, f'clip_range_vf={limit}', ROWS['clip_range_vf'].note)
-    if (kl := given.get('target_kl')) is not None:
+    kl = given.get('target_kl')
+    if kl is not None:
         draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
         draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
     freq = given.get('sde_sample_freq')
@@ -256,7 +287,8 @@ def _put_policy(draft: Draft, kind: str) -> None:
 def _put_memory(draft: Draft, widths: tuple[list[int], list[int], list[int]] | None, of_images: bool) -> None:
     """Sets the LSTMs of actor and critic, which see the observation or the features of an image; net_arch comes after them."""
     given = {key.removeprefix('policy_kwargs.'): x for key, x in draft.given.items()}
-    size, n_layer = given.get('lstm_hidden_size', 256), given.get('n_lstm_layers', 1)
+    size = given.get('lstm_hidden_size', 256)
+    n_layer = given.get('n_lstm_layers', 1)
     has_critic = bool(given.get('enable_critic_lstm', True))
     value = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'critic': has_critic}
     draft.put('policy.model.recurrent', value, f'lstm_hidden_size={size}, enable_critic_lstm={has_critic}')
@@ -264,7 +296,10 @@ def _put_memory(draft: Draft, widths: tuple[list[int], list[int], list[int]] | N
         draft.drop('a linear layer of the critic', 'with the next layer it is one linear layer')
     if not of_images and given.get('policy') != 'MultiInputLstmPolicy':
         draft.put('policy.model.encoder', 'flat', 'RecurrentPPO', 'the LSTM sees the observation itself')
-    usual = [] if of_images else [64, 64]
+    if of_images:
+        usual = []
+    else:
+        usual = [64, 64]
     shared, actor, critic = widths or ([], usual, usual)
     old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
     if shared:
@@ -281,10 +316,13 @@ def _put_optimizer(draft: Draft, kind: str) -> None:
         value = {'type': 'rmsprop', 'alpha': 0.99, 'eps': eps}
         draft.put('policy.learn.optimizer', value, f'use_rms_prop=True, rms_prop_eps={eps}')
         return
-    if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
+    found = {key: x for key, x in draft.given.items() if key.startswith(start)}
+    if found:
         given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
-        kind, old = given.pop('optimizer_class', 'adam'), ', '.join(f'{key}={x}' for key, x in found.items())
-        is_adamw, note = kind == 'adam' and 'weight_decay' in given, 'decays separately from the gradient'
+        kind = given.pop('optimizer_class', 'adam')
+        old = ', '.join(f'{key}={x}' for key, x in found.items())
+        is_adamw = kind == 'adam' and 'weight_decay' in given
+        note = 'decays separately from the gradient'
         value = {'type': 'adamw' if is_adamw else kind, **given}
         draft.put('policy.learn.optimizer', value, old, note if is_adamw else '')
 

@@ -68,7 +68,10 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
     fixed: list[str] = []
     for text in texts:
         key, raw = split_override(text)
-        values = [raw] if key in TEXT_KEYS else _values(key, raw)
+        if key in TEXT_KEYS:
+            values = [raw]
+        else:
+            values = _values(key, raw)
         if len(values) == 1:
             several.pop(key, None)
             fixed.append(f'{key}={values[0]}')
@@ -84,7 +87,8 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
             raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
         fixed = [text for text in fixed if split_override(text)[0] != 'seed']
         several['seed'] = [str(first_seed + i) for i in range(seeds)]
-    if (n_run := math.prod(map(len, several.values()))) > MAX_RUN:
+    n_run = math.prod(map(len, several.values()))
+    if n_run > MAX_RUN:
         raise UserError(
             f'these values make {n_run:,} runs but at most {MAX_RUN:,} are trained by one command; give fewer'
         )
@@ -103,7 +107,8 @@ def _with_own_name(member: Member) -> Member:
 
 def _values(key: str, raw: str) -> list[str]:
     """Returns the values in a text. Raises: ConfigError for a list or range that is empty or has a value twice."""
-    if found := _RANGE.fullmatch(raw):
+    found = _RANGE.fullmatch(raw)
+    if found:
         low, high = map(int, found.groups())
         if high < low:
             raise ConfigError(f'{key}={raw} counts down, which has no values; write {key}={high}..{low}.')
@@ -143,14 +148,18 @@ def _meaning(text: str) -> str:
 def _plain_number(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return [_plain_number(part) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_plain_number(part) for part in value]
+    return value
 
 
 def _member(values: dict[str, str]) -> Member:
     words = [f'{key.rpartition(".")[2]}={text}' for key, text in values.items() if key != 'seed']
     name = '_'.join([f'seed{values["seed"]}' if 'seed' in values else '', *words]).strip('_')
     member = Member(values, re.sub(r'[^\w.=+-]+', '-', name))
-    return member if len(member.name) <= MAX_NAME else _with_own_name(member)
+    if len(member.name) <= MAX_NAME:
+        return member
+    return _with_own_name(member)
 
 
 State = Literal['done', 'failed', 'stopped', 'waiting']
@@ -205,15 +214,19 @@ def train_many(
     outcomes = [RunOutcome(member, 'waiting') for member in members]
     logger.info('%d runs, %d at a time', len(members), min(jobs, len(members)))
     say_if_too_many(min(jobs, len(members)))
-    team, waiting = Team(_train_one, imports), list(range(len(members)))
+    team = Team(_train_one, imports)
+    waiting = list(range(len(members)))
     with catch_signals() as received, team.follow_signals(), ExitStack() as undo:
         tasks = []
         for member, folder in zip(members, folders, strict=True):
-            place = () if folder is None else ('--run-dir', str(folder))
-            words = (*command, *member.overrides, *place) if command else ()
+            full_command: list[str] = []
+            if command:
+                full_command = [*command, *member.overrides]
+                if folder is not None:
+                    full_command += ['--run-dir', str(folder)]
             changes = (*overrides, *member.overrides, QUIET)
             options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
-            tasks.append(Task(options, member.name, words))
+            tasks.append(Task(options, member.name, tuple(full_command)))
 
         def look() -> Work:
             at_work = {ended.task[1].name: ended.told for ended in team.so_far()}
@@ -231,11 +244,10 @@ def train_many(
                     on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
     if received:
         n_done = sum(outcome.state == 'done' for outcome in outcomes)
-        way = (
-            'the same command continues the others'
-            if run_dir is not None
-            else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
-        )
+        if run_dir is not None:
+            way = 'the same command continues the others'
+        else:
+            way = 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
         logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)
         raise Interrupted(128 + received[0])
     return outcomes
@@ -290,7 +302,9 @@ def _train_one(work: tuple[int, Task], received: list[int], tell: Tell) -> tuple
 def _share_of(run_dir: str) -> float:
     """Returns the share of a run in work that is done. run_dir: its folder; '' before it begins."""
     with suppress(OSError):
-        return share_of(Path(run_dir)) if run_dir else 0.0
+        if run_dir:
+            return share_of(Path(run_dir))
+        return 0.0
     return 0.0
 
 
@@ -298,7 +312,9 @@ def _outcome(member: Member, ended: Ended, received: Sequence[int]) -> RunOutcom
     if ended.value is not None:
         run_dir, reason = ended.value
         return RunOutcome(member, 'done', Path(run_dir), reason)
-    folder = Path(ended.told) if ended.told else None
+    folder = None
+    if ended.told:
+        folder = Path(ended.told)
     if ended.error is not None:
         return RunOutcome(member, 'failed', folder, str(ended.error))
     if ended.exitcode > 128:
@@ -313,12 +329,17 @@ def outcomes_shown(outcomes: Sequence[RunOutcome]) -> tuple[dict[str, Any], str]
     folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
     rows = rows_of([read_run(folder) for folder in folders])
     data: dict[str, Any] = {'runs': [as_data(row) for row in rows], 'failed': []}
-    lines = [table(rows)] if rows else []
+    lines = []
+    if rows:
+        lines = [table(rows)]
     for outcome in outcomes:
         if outcome.state != 'done':  # or ended by a signal of its own
             folder = outcome.run_dir and str(outcome.run_dir)
             data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
-            place = '' if outcome.run_dir is None else f'; run folder: {from_here(outcome.run_dir)}'
+            if outcome.run_dir is None:
+                place = ''
+            else:
+                place = f'; run folder: {from_here(outcome.run_dir)}'
             lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
     if folders:
         lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
@@ -327,18 +348,25 @@ def outcomes_shown(outcomes: Sequence[RunOutcome]) -> tuple[dict[str, Any], str]
 
 def outcome_words(outcome: RunOutcome) -> str:
     """Returns an outcome as one line, with the returns of the run."""
-    reason = f': {outcome.reason}' if outcome.reason else ''
+    if outcome.reason:
+        reason = f': {outcome.reason}'
+    else:
+        reason = ''
     if outcome.run_dir is None:
         return f'{outcome.member.name} {outcome.state}{reason}'
     run = read_run(outcome.run_dir)
     last, best = run.last_and_best
-    returns = 'no return' if last is None else f'return: last {last:.4g}, best {best:.4g}'
+    if last is None:
+        returns = 'no return'
+    else:
+        returns = f'return: last {last:.4g}, best {best:.4g}'
     return f'{outcome.member.name} {outcome.state}, {run.env_step:,} env steps, {returns}{reason}'
 
 
 def _common(folders: Sequence[Path]) -> str:
     """Returns the folder that holds all runs if it holds no others, else the folders of the runs."""
-    parents = {folder.parent for folder in folders}
-    shown = [from_here(folder) for folder in (*parents, *folders)]
-    others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}
-    return shlex.join(map(str, shown[:1] if others == set(folders) else shown[len(parents) :]))
+    parent = folders[0].parent
+    is_parent_of_all = all(folder.parent == parent for folder in folders)
+    if is_parent_of_all and {path.parent for path in parent.glob('*/config.yaml')} == set(folders):
+        folders = [parent]
+    return shlex.join(str(from_here(folder)) for folder in folders)

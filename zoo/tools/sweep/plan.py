@@ -79,7 +79,9 @@ class Score(NamedTuple):
         if self.metric != 'steps':
             return f'{self.metric} {value:.5g}'
         goal = f'{self.stop_value:g}'
-        return f'{value:,.0f} steps to {goal}' if value <= self.max_step else f'not all seeds reached {goal}'
+        if value <= self.max_step:
+            return f'{value:,.0f} steps to {goal}'
+        return f'not all seeds reached {goal}'
 
     def _steps(self, curves: Sequence[Curve]) -> float:
         """Returns the mean env steps to stop_value, each at most max_step, if all runs reached it; else more than max_step.
@@ -97,9 +99,11 @@ class Score(NamedTuple):
 
     def area(self, curve: Curve) -> float:
         """Returns the mean return from env step 0 to max_step or a later evaluation: linear between points, else constant."""
-        steps, returns = [0, *curve.steps], [curve.returns[0], *curve.returns]
+        steps = [0, *curve.steps]
+        returns = [curve.returns[0], *curve.returns]
         if steps[-1] < self.max_step:
-            steps, returns = [*steps, self.max_step], [*returns, returns[-1]]
+            steps = [*steps, self.max_step]
+            returns = [*returns, returns[-1]]
         points = zip(steps, returns, strict=True)
         return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points)) / steps[-1]
 
@@ -180,7 +184,8 @@ def make_plan(
         if any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED)
     ]
     problems += _grid_problems(spaces, sampler)
-    if problems := problems or list(_refused_values(source, fixed, spaces)):
+    problems = problems or list(_refused_values(source, fixed, spaces))
+    if problems:
         raise ConfigError(problems)
     stop_value = cfg.policy.eval.stop_value
     if metric == 'steps' and stop_value is None:
@@ -192,8 +197,13 @@ def make_plan(
     name = name or f'{cfg.exp_name}_sweep'
     resolve_config(source, [*fixed, f'exp_name={name}'])  # it must name a folder
     folder = Path(cfg.logger.root).absolute() / name
-    n_point = math.prod(len(space.grid()) for space in spaces.values()) if sampler == 'grid' else None
-    n_trial = min(n or n_point, n_point) if n_point else n or N_TRIAL
+    n_point = None
+    if sampler == 'grid':
+        n_point = math.prod(len(space.grid()) for space in spaces.values())
+    if n_point:
+        n_trial = min(n or n_point, n_point)
+    else:
+        n_trial = n or N_TRIAL
     config = {
         key: value
         for key, value in storable(without_derived_values(cfg.to_dict())).items()
@@ -256,7 +266,8 @@ def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
         for key, space in spaces.items()
         if space.kind in ('log', 'uniform') and not space.n_point
     ]
-    if (n_point := math.prod(len(space.grid()) for space in spaces.values())) > MAX_POINTS:
+    n_point = math.prod(len(space.grid()) for space in spaces.values())
+    if n_point > MAX_POINTS:
         problems.append(
             f'the grid has {n_point:,} points, at most {MAX_POINTS:,} can be tried; use the sampler random or tpe'
         )
@@ -268,9 +279,12 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
     problems = []
     for key, space in spaces.items():
         for value in space.probes():
-            if found := _refusal(source, fixed, spaces, key, value):
+            found = _refusal(source, fixed, spaces, key, value)
+            if found:
                 is_whole = 'integer' in found[0] and space.kind != 'choice'
-                hint = ' (a space of integers is int(LOW,HIGH))' if is_whole else ''
+                hint = ''
+                if is_whole:
+                    hint = ' (a space of integers is int(LOW,HIGH))'
                 problems.append(f'{key}={space}: {found[0]}{hint}')
                 break
     return problems

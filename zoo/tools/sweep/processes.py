@@ -42,7 +42,10 @@ which the last one counts; the result is sent to the parent."""
 def say_if_too_many(n_process: int) -> None:
     """Logs a hint if there are more processes than processor cores."""
     if n_process > (n := n_core()):
-        cores = 'one processor core' if n == 1 else f'{n} processor cores'
+        if n == 1:
+            cores = 'one processor core'
+        else:
+            cores = f'{n} processor cores'
         logger.info('%d processes share %s, and gain no speed by it; use --jobs %d', n_process, cores, n)
 
 
@@ -63,7 +66,8 @@ class Team:
     """
 
     def __init__(self, work: Work, imports: Sequence[str]) -> None:
-        self._work, self._imports = work, list(imports)
+        self._work = work
+        self._imports = list(imports)
         self._level = logging.getLogger().getEffectiveLevel()
         self.members: dict[SpawnProcess, tuple[Ended, Connection]] = {}
 

@@ -23,10 +23,9 @@ from zoo.core.streams import CLEAR_LINE, ClearingFormat, is_terminal, visible
 
 logger = logging.getLogger(__name__)
 LIVE_S = 0.5  # seconds between two looks, for a line that is rewritten
-FIRST_S, GROWTH = (
-    30.0,
-    1.1,
-)  # seconds before the first line of the log; each later time is at least 1.1 times the one before
+# seconds before the first line of the log; each later time is at least 1.1 times the one before
+FIRST_S = 30.0
+GROWTH = 1.1
 TAIL_BYTE = 1 << 16  # of a log: some hundred lines
 USUAL_WIDTH = 80  # of a terminal that does not know its own
 
@@ -46,15 +45,23 @@ def progress_words(work: Work, left_s: float | None, width: int | None = None) -
       names, then the single shares.
     """
     shares = {name: f'{math.floor(100 * share)}%' for name, share in work.running.items()}
-    left = '-' if left_s is None else str(timedelta(seconds=round(left_s)))
+    if left_s is None:
+        left = '-'
+    else:
+        left = str(timedelta(seconds=round(left_s)))
     whole = ', '.join(f'{name} {share}' for name, share in shares.items())
     lowest, highest = (f'{math.floor(100 * f(work.running.values(), default=0))}%' for f in (min, max))
     head = f'{len(shares)} of {work.n_run} running'
     for middle in (whole, ', '.join(shares.values()), f'{lowest} to {highest}'):
-        text = f'{head}: {middle}, left {left}' if shares else head
+        if shares:
+            text = f'{head}: {middle}, left {left}'
+        else:
+            text = head
         if width is None or len(text) < width:
             return text
-    return head[: width - 1] if width is not None else head
+    if width is not None:
+        return head[: width - 1]
+    return head
 
 
 class TimeLeft:
@@ -70,13 +77,16 @@ class TimeLeft:
     def seconds(self, work: Work, now: float) -> float | None:
         """Returns the estimate; None if nothing was done yet. Args: now: seconds of a clock."""
         if self._n_ended is None:
-            self._n_ended, self._since = work.n_ended, now
+            self._n_ended = work.n_ended
+            self._since = now
         for name, share in work.running.items():
             self._first.setdefault(name, share)
         n_more = work.n_ended - self._n_ended
         done = n_more + sum(work.running.values()) - sum(self._first.values())
         rest = work.n_run - work.n_ended - sum(work.running.values())
-        return (now - self._since) * rest / done if done > 0.005 else None
+        if done > 0.005:
+            return (now - self._since) * rest / done
+        return None
 
 
 def share_of(folder: Path) -> float:
@@ -113,7 +123,10 @@ def shown_progress(look: Callable[[], Work], overrides: Sequence[str] = ()) -> I
         return
     end = threading.Event()
     is_live = is_terminal(sys.stderr)
-    show = _rewrite_line if is_live else _log_lines
+    if is_live:
+        show = _rewrite_line
+    else:
+        show = _log_lines
     thread = threading.Thread(target=show, args=(look, end), name='progress of runs', daemon=True)
     with _cleared_before_logs() if is_live else nullcontext():
         thread.start()
@@ -139,7 +152,8 @@ def _rewrite_line(look: Callable[[], Work], end: threading.Event) -> None:
 
 
 def _log_lines(look: Callable[[], Work], end: threading.Event) -> None:
-    time_left, start = TimeLeft(), time.monotonic()
+    time_left = TimeLeft()
+    start = time.monotonic()
     time_left.seconds(look(), start)
     next_s = FIRST_S
     while not end.wait(start + next_s - time.monotonic()):

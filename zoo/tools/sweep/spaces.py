@@ -59,7 +59,10 @@ class Space(NamedTuple):
         """Returns values to check before a sweep: all choices; or both ends, and for floats a non-integer between them."""
         if self.kind == 'choice':
             return list(self.choices)
-        between = [] if self.kind == 'int' else [self._between(0.618)]
+        if self.kind == 'int':
+            between = []
+        else:
+            between = [self._between(0.618)]
         return list(dict.fromkeys(map(self.text, [self.low, self.high, *between])))
 
     def grid(self) -> list[str]:
@@ -89,11 +92,15 @@ class Space(NamedTuple):
 
 def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
     """Splits texts into spaces by key, and overrides. Raises: ConfigError with a sentence for every problem."""
-    spaces, fixed, problems, seen = {}, [], [], set()
+    spaces = {}
+    fixed = []
+    problems = []
+    seen = set()
     for text in texts:
         try:
             key, raw = split_override(text)
-            if (space := parse_space(key, raw)) is None:
+            space = parse_space(key, raw)
+            if space is None:
                 fixed.append(text)
             else:
                 spaces[key] = space
@@ -113,18 +120,27 @@ def parse_space(key: str, raw: str) -> Space | None:
     """Parses the space that a text describes; None for a plain value. Raises: ConfigError if it only looks like a space."""
     if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in parts_of_text(raw[1:-1])):
         return _choice(key, raw, raw[1:-1])
-    if found := _CALL.fullmatch(raw):
+    found = _CALL.fullmatch(raw)
+    if found:
         kind, inner = found.groups()
         if kind == 'choice':
             return _choice(key, raw, inner)
         if kind in KINDS:
             return _numbers(key, raw, kind, inner)
-        meant = [_OTHER_NAMES[kind]] if kind in _OTHER_NAMES else closest(kind, KINDS)
-        guess = f'did you mean {meant[0]}? ' if meant else ''
+        if kind in _OTHER_NAMES:
+            meant = [_OTHER_NAMES[kind]]
+        else:
+            meant = closest(kind, KINDS)
+        guess = ''
+        if meant:
+            guess = f'did you mean {meant[0]}? '
         raise ConfigError(f'{key}={shown(raw)[1:-1]}: there is no space {kind!r}; {guess}the spaces are {FORMS}')
     if re.match(r'(log|uniform|int|choice)\s*\(', raw) or raw.startswith('{') != raw.endswith('}'):
         raise ConfigError(f'{key}={raw} is cut off: its brackets do not match; the spaces are {FORMS}')
-    return _choice(key, raw, raw) if len(parts_of_text(raw)) > 1 else None  # as zoo train reads it
+    # as zoo train reads it
+    if len(parts_of_text(raw)) > 1:
+        return _choice(key, raw, raw)
+    return None
 
 
 def _choice(key: str, raw: str, inner: str) -> Space:
@@ -138,11 +154,17 @@ def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
     texts = [part.strip() for part in parts_of_text(inner)]
     numbers = [_number(text) for text in texts]
     if not 2 <= len(numbers) <= (2 if kind == 'int' else 3) or None in numbers:
-        third = '' if kind == 'int' else ', or three where the last is the number of points of a grid'
+        if kind == 'int':
+            third = ''
+        else:
+            third = ', or three where the last is the number of points of a grid'
         raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_EXAMPLES[kind]}')
     low, high, *rest = (float(number) for number in numbers if number is not None)
     if low >= high:
-        swapped = f'; write {kind}({texts[1]},{texts[0]})' if low > high else f'; for one value write {key}={texts[0]}'
+        if low > high:
+            swapped = f'; write {kind}({texts[1]},{texts[0]})'
+        else:
+            swapped = f'; for one value write {key}={texts[0]}'
         raise ConfigError(
             f'{key}={raw} has the low end {texts[0]}, which is not below the high end {texts[1]}{swapped}'
         )
@@ -158,7 +180,9 @@ def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
 
 
 def _short(number: float) -> str:
-    return f'{number:g}' if float(f'{number:g}') == number else repr(number)
+    if float(f'{number:g}') == number:
+        return f'{number:g}'
+    return repr(number)
 
 
 def _number(text: str) -> float | None:
@@ -166,18 +190,26 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    if math.isfinite(number):
+        return number
+    return None
 
 
 def parts_of_text(text: str) -> list[str]:
     """Splits a text at the commas outside brackets and quotes."""
-    parts, depth, quote = [''], 0, ''
+    parts = ['']
+    depth = 0
+    quote = ''
     for letter in text:
         if quote:
-            quote = '' if letter == quote else quote
+            if letter == quote:
+                quote = ''
         elif letter in '\'"':
             quote = letter
-        depth += (letter in '([{') - (letter in ')]}') if not quote else 0
+        if not quote:
+            depth += (letter in '([{') - (letter in ')]}')
+        else:
+            depth += 0
         if letter == ',' and depth == 0 and not quote:
             parts.append('')
         else:
@@ -185,7 +217,8 @@ def parts_of_text(text: str) -> list[str]:
     return parts
 
 
-CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
+CLIP = 'policy.learn.clip_ratio'
+LAMBDA = 'policy.collect.gae_lambda'
 DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
 """By policy.type. A user's policy has the spaces of the nearest bundled class in its bases, else those of ppo."""
 

@@ -40,7 +40,8 @@ def this_process() -> dict[str, Any]:
 @contextmanager
 def beating(folder: Path) -> Iterator[None]:
     """Gives signs of life while the context lasts: a thread updates the time of a file of this process."""
-    file, end = _file(folder, this_process()), threading.Event()
+    file = _file(folder, this_process())
+    end = threading.Event()
     with refuse_failure(f'the folder {folder} cannot be written', 'make that possible; the same command continues'):
         folder.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -94,7 +95,10 @@ def _start_of(pid: int) -> str:
             boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
         except OSError:
             return ''
-        return '' if state in 'ZX' else f'{boot}/{rest[18]}'  # field 22 of proc(5), in ticks since boot
+        # field 22 of proc(5), in ticks since boot
+        if state in 'ZX':
+            return ''
+        return f'{boot}/{rest[18]}'
     shown = subprocess.run(['ps', '-o', 'lstart=', '-p', str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()
 
@@ -129,7 +133,10 @@ class TrialRow(NamedTuple):
     reason: str
 
 
-_STRICT, _TEXT, _INT, _FLOAT = ConfigDict(strict=True), (str, ...), (int, ...), (FiniteFloat, ...)
+_STRICT = ConfigDict(strict=True)
+_TEXT = (str, ...)
+_INT = (int, ...)
+_FLOAT = (FiniteFloat, ...)
 _Owner = create_model('_Owner', __config__=_STRICT, host=_TEXT, pid=_INT, start=_TEXT)
 _Run = create_model('_Run', __config__=_STRICT, solved_at=(int | None, ...), best_return=_FLOAT, wall_s=_FLOAT)
 _Own = create_model('_Own', __config__=_STRICT, state=(State, 'lost'), reason=(str, ''), runs=(list[_Run], []))
@@ -161,7 +168,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__
+        cause: BaseException | None = error
+        if not isinstance(error, OSError):
+            cause = error.__context__
         if isinstance(error, StorageError) or not isinstance(cause, OSError):
             raise
         raise StorageError(
@@ -174,7 +183,8 @@ class _Journal:
     """A journal file of Optuna whose failures are StorageErrors, whichever object of Optuna reads or writes it."""
 
     def __init__(self, backend: Any, path: Path) -> None:
-        self._backend, self._path = backend, path
+        self._backend = backend
+        self._path = path
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         """Yields the operations from a number on."""
@@ -196,7 +206,8 @@ class Study:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan, self._optuna = plan, load_optuna()
+        self._plan = plan
+        self._optuna = load_optuna()
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         remedy = 'make that possible, or choose another file with --storage'
         with refuse_failure(f'the storage {plan.storage} cannot be written', remedy):
@@ -237,7 +248,10 @@ class Study:
             if sum(row.state in (*COUNTED, 'running') for row in rows) >= self._plan.n_trial:
                 return None
             again, n_attempt = _to_try_again(trials, rows)
-            given = again.params if again is not None else self._grid_point(rows)
+            if again is not None:
+                given = again.params
+            else:
+                given = self._grid_point(rows)
             if given is None:
                 return None
             self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
@@ -280,7 +294,10 @@ class Study:
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
             )
-        direction = 'minimize' if self._plan.score.minimises else 'maximize'
+        if self._plan.score.minimises:
+            direction = 'minimize'
+        else:
+            direction = 'maximize'
         study = self._optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
         kept = study.user_attrs.get('sweep')
         wanted = json.loads(json.dumps(self._plan.identity))  # as the journal returns it
@@ -304,9 +321,10 @@ class Study:
                     if n == 1 or not is_cut_off:
                         _Line.model_validate_json(line)
                 except ValueError as error:
-                    what = (
-                        f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
-                    )
+                    if n > 1:
+                        what = f'has a line {n} that no sweep writes; remove it, or'
+                    else:
+                        what = 'is no journal of a sweep;'
                     raise UserError(
                         f'the storage {self._plan.storage} {what} choose another file with --storage'
                     ) from error
@@ -324,7 +342,8 @@ class Study:
                 lock.release()
 
     def _lock(self, suffix: str) -> Any:
-        journal, path = self._optuna.storages.journal, f'{self._plan.storage}{suffix}'
+        journal = self._optuna.storages.journal
+        path = f'{self._plan.storage}{suffix}'
         # symbolic links are safe on older network file systems too; Windows lets few users make them
         return (journal.JournalFileOpenLock if sys.platform == 'win32' or suffix else journal.JournalFileSymlinkLock)(
             path
@@ -332,15 +351,19 @@ class Study:
 
     def _sampler(self, given: Mapping[str, Any], n_trial: int) -> Any:
         """Returns a sampler seeded by the seed and the number of trials, so that processes draw different values."""
-        samplers, seed = self._optuna.samplers, (self._plan.seed * 100_003 + n_trial) % 2**32
+        samplers = self._optuna.samplers
+        seed = (self._plan.seed * 100_003 + n_trial) % 2**32
         sampler = samplers.RandomSampler(seed=seed)
         if self._plan.sampler == 'tpe':
             n_first = max(4, min(10, self._plan.n_trial // 3))
             sampler = samplers.TPESampler(n_startup_trials=n_first, constant_liar=True, seed=seed)
-        return samplers.PartialFixedSampler(dict(given), sampler) if given else sampler
+        if given:
+            return samplers.PartialFixedSampler(dict(given), sampler)
+        return sampler
 
     def _pruner(self) -> Any:
-        pruners, n_evaluation = self._optuna.pruners, self._plan.score.max_step // self._plan.eval_freq
+        pruners = self._optuna.pruners
+        n_evaluation = self._plan.score.max_step // self._plan.eval_freq
         if self._plan.pruner == 'median':
             return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=max(1, n_evaluation // 5))
         if self._plan.pruner == 'halving':
@@ -358,13 +381,22 @@ class Study:
 
     def _row(self, trial: optuna.trial.FrozenTrial) -> TrialRow:
         attrs = trial.user_attrs
-        state, reason = attrs.get('state', 'lost'), attrs.get('reason', '')
+        state = attrs.get('state', 'lost')
+        reason = attrs.get('reason', '')
         if trial.state.name == 'RUNNING':
             state = 'running'
         elif state == 'lost' or (state == 'complete' and trial.value is None):  # killed before the value was written
             n_attempt = attrs.get('attempt', 1)
-            state, reason = ('lost', LOST) if n_attempt < N_ATTEMPT else ('failed', f'{LOST}, {n_attempt} times')
-        value = None if state != 'complete' or trial.value is None else float(trial.value)
+            if n_attempt < N_ATTEMPT:
+                state = 'lost'
+                reason = LOST
+            else:
+                state = 'failed'
+                reason = f'{LOST}, {n_attempt} times'
+        if state != 'complete' or trial.value is None:
+            value = None
+        else:
+            value = float(trial.value)
         runs = attrs.get('runs', [])
         if value is not None and self._plan.score.metric == 'steps':
             value = self._in_evaluations(value, runs)
@@ -407,7 +439,10 @@ def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = 
         kept = {}
     if isinstance(kept, dict) and isinstance(wanted, dict):
         for key in {**kept, **wanted}:
-            where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
+            if not path or path in ('config', 'spaces'):
+                where = key
+            else:
+                where = f'{path}.{key}'
             if key in kept or path == 'spaces' or where not in defaulted:
                 yield from _differences(kept.get(key), wanted.get(key), defaulted, where)
     elif kept != wanted and not (kept is None and wanted == []):  # a key that older sweeps did not have

@@ -89,7 +89,9 @@ def sweep(
     study.mark_lost()
     rows = ranked(study.rows(), plan.score.minimises)
     _write_trials(plan, rows)
-    best = rows[0] if rows and rows[0].state == 'complete' else None
+    best = None
+    if rows and rows[0].state == 'complete':
+        best = rows[0]
     result = SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
     if received:
         said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
@@ -101,7 +103,10 @@ def sweep(
 def _look(plan: Plan, jobs: int, before: frozenset[Path]) -> Work:
     """Returns the trials in work. Args: before: folders of runs that were there when this command began."""
     swept = read_trials(plan.folder)
-    over = {trial.label for trial in swept.trials if trial.state in COUNTED} if swept is not None else set()
+    if swept is not None:
+        over = {trial.label for trial in swept.trials if trial.state in COUNTED}
+    else:
+        over = set()
     running: dict[str, float] = {}
     for folder in sorted(set(_run_folders(plan)) - before):
         label, _, seed = folder.parent.name.partition('_seed_')
@@ -124,12 +129,19 @@ def doubts(plan: Plan) -> str:
     finer = finer_freq(plan.score.max_step / N_EVALUATION)
     if not is_evaluated_once:
         luck = 'each trial trains one seed, so their order may be luck'
-        return f'{luck}; --seeds 3 compares the means of three' if plan.n_seed == 1 else ''
-    unpruned = 'no trial can be pruned, and ' if plan.n_seed == 1 and plan.pruner is not None else ''
-    once = (
-        'each trial is evaluated once, with one seed' if plan.n_seed == 1 else 'each run of a trial is evaluated once'
-    )
-    seeds = ' --seeds 3' if plan.n_seed == 1 else ''
+        if plan.n_seed == 1:
+            return f'{luck}; --seeds 3 compares the means of three'
+        return ''
+    unpruned = ''
+    if plan.n_seed == 1 and plan.pruner is not None:
+        unpruned = 'no trial can be pruned, and '
+    if plan.n_seed == 1:
+        once = 'each trial is evaluated once, with one seed'
+    else:
+        once = 'each run of a trial is evaluated once'
+    seeds = ''
+    if plan.n_seed == 1:
+        seeds = ' --seeds 3'
     if plan.score.max_step < 2 * rollout_step:  # evaluations are between rollouts, so that no eval_freq gives more
         longer = f'a run has one rollout, of {rollout_step:,} env steps'
         return f'{once}: {unpruned}their order may be luck; {longer}: set max_env_step={10 * rollout_step:_}{seeds}'
@@ -205,9 +217,13 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
     """Logs the outcome of a trial. Raises: RunError if the first trials all failed."""
     rows = study.rows()
     _write_trials(plan, ranked(rows, plan.score.minimises))
-    row, done = rows[number], [row for row in rows if row.state in COUNTED]
+    done = [row for row in rows if row.state in COUNTED]
+    row = rows[number]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
-    found = plan.score.words(row.value) if row.value is not None else row.reason
+    if row.value is not None:
+        found = plan.score.words(row.value)
+    else:
+        found = row.reason
     logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, found, values)
     if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
         raise RunError(
@@ -241,13 +257,16 @@ class _Runs:
     """The runs of a trial, one after the other."""
 
     def __init__(self, plan: Plan, trial: Any, values: dict[str, str]) -> None:
-        self._plan, self._trial, self._values = plan, trial, values
+        self._plan = plan
+        self._trial = trial
+        self._values = values
         cfg = plan.resolve(values)
         self._rollout_step = cfg.policy.collect.n_step * cfg.env.collector_env_num
         self._eval_step = max(plan.eval_freq, self._rollout_step)  # between two evaluations: one a rollout at most
         self._n_evaluation = plan.score.max_step // plan.eval_freq + 1  # evaluations of a run, including one at its end
         self._curves: list[Curve] = []
-        self._reported, self._is_pruned = -1, False
+        self._reported = -1
+        self._is_pruned = False
 
     def outcome(self) -> TrialOutcome:
         """Runs all seeds, unless the pruner ends the trial earlier."""
@@ -266,7 +285,9 @@ class _Runs:
         return TrialOutcome('complete', value, runs)
 
     def _run(self, k: int) -> dict[str, Any]:
-        plan, seed, curve = self._plan, self._plan.seed + k, self._curves[k]
+        plan = self._plan
+        seed = self._plan.seed + k
+        curve = self._curves[k]
         place = [f'logger.root={plan.folder}', f'exp_name=trial_{self._trial.number:03d}_seed_{seed}', f'seed={seed}']
         overrides = [*plan.overrides_of(self._values), *place, 'logger.console=off']
         result = serial_pipeline(plan.source, overrides=overrides, on_evaluation=self._on_evaluation)
@@ -283,7 +304,8 @@ class _Runs:
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
         """Reports the value so far to the pruner, which compares trials at equal steps; returns 'stop' to end the run."""
-        k, n_evaluation = len(self._curves) - 1, env_step // self._plan.eval_freq
+        k = len(self._curves) - 1
+        n_evaluation = env_step // self._plan.eval_freq
         curve = self._curves[k]
         curve.steps.append(min((len(curve.steps) + 1) * self._eval_step, self._plan.score.max_step))
         curve.returns.append(evaluation.return_mean)
@@ -294,7 +316,9 @@ class _Runs:
         self._trial.report(self._plan.score.of(self._curves), step)
         if self._plan.pruner is not None and not self._is_over(env_step):
             self._is_pruned |= bool(self._trial.should_prune())
-        return 'stop' if self._is_pruned else None
+        if self._is_pruned:
+            return 'stop'
+        return None
 
     def _is_over(self, env_step: int) -> bool:
         """Whether the trial ends with this evaluation anyway: its last run reached stop_value, or trains no further rollout."""
@@ -314,7 +338,8 @@ class _Runs:
 
 def table(result: SweepResult) -> list[tuple[str, ...]]:
     """Returns the trials as texts, best first, below a row of headings."""
-    score, keys = result.plan.score, list(result.plan.spaces)
+    score = result.plan.score
+    keys = list(result.plan.spaces)
     columns: list[tuple[str, Callable[[TrialRow], str]]] = [
         ('trial', lambda row: str(row.number)),
         ('state', lambda row: row.state),
@@ -337,8 +362,11 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
 
 def tie_words(result: SweepResult) -> list[str]:
     """Returns a sentence if several trials are as good as the best one, with the words that tell them apart; else none."""
-    plan, rows = result.plan, result.rows
-    tied = n_tied(rows, plan.score.minimises) if rows else 0
+    plan = result.plan
+    rows = result.rows
+    tied = 0
+    if rows:
+        tied = n_tied(rows, plan.score.minimises)
     best = result.best
     if tied < 2 or best is None or best.value is None:
         return []
@@ -367,7 +395,9 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
     """Returns the command that trains the best config. Args: more: words to append. None if no trial is complete."""
     found = result.best_file
-    return None if found is None else shlex.join(['zoo', 'train', str(from_here(found)), *more])
+    if found is None:
+        return None
+    return shlex.join(['zoo', 'train', str(from_here(found)), *more])
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
@@ -383,7 +413,10 @@ def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
 
 def _write_best(plan: Plan, best: TrialRow) -> Path:
     path = plan.folder / 'best.yaml'
-    words = plan.score.words(best.value) if best.value is not None else ''
+    if best.value is not None:
+        words = plan.score.words(best.value)
+    else:
+        words = ''
     head = f'# trial {best.number} of the sweep {plan.name}: {words}, mean of {plan.n_seed} seeds\n'
     text = head + yaml_text(best_config(plan, best))
     with _refuse_full(plan.folder):
@@ -411,7 +444,9 @@ def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
         )
         for row in rows
     ]
-    tied = n_tied(rows, score.minimises) if rows else 0
+    tied = 0
+    if rows:
+        tied = n_tied(rows, score.minimises)
     metric = METRICS[score.metric].partition(' (')[0]
     found = SweptTrials(
         name=plan.name,
@@ -445,9 +480,14 @@ def merits(rows: Sequence[TrialRow], minimises: bool) -> list[tuple[float, float
     has_areas = all(run.get('auc') is not None for run in complete_runs)
     found = []
     for row in rows:
-        value = 0.0 if row.value is None else row.value
+        if row.value is None:
+            value = 0.0
+        else:
+            value = row.value
         return_ = _mean_of([run['best_return'] for run in row.runs])
-        area = _mean_of([run.get('auc') or 0.0 for run in row.runs]) if has_areas else 0.0
+        area = 0.0
+        if has_areas:
+            area = _mean_of([run.get('auc') or 0.0 for run in row.runs])
         found.append((value if minimises else -value, -return_, -area))
     return found
 
@@ -456,18 +496,27 @@ def n_tied(rows: Sequence[TrialRow], minimises: bool) -> int:
     """Returns the number of complete trials that are as good as the first one. Args: rows: from `ranked`, one or more."""
     complete = [row for row in rows if row.state == 'complete']
     found = merits(complete, minimises)
-    return found.count(found[0]) if found else 0
+    if found:
+        return found.count(found[0])
+    return 0
 
 
 def _solved(row: TrialRow) -> str:
     steps = [run['solved_at'] for run in row.runs if run['solved_at'] is not None]
-    share = '' if len(steps) in (0, len(row.runs)) else f' ({len(steps)} of {len(row.runs)} seeds)'
+    if len(steps) in (0, len(row.runs)):
+        share = ''
+    else:
+        share = f' ({len(steps)} of {len(row.runs)} seeds)'
     return f'{_mean(steps, ",.0f")}{share}'
 
 
 def _mean(values: list[float], form: str) -> str:
-    return f'{_mean_of(values):{form}}' if values else '-'
+    if values:
+        return f'{_mean_of(values):{form}}'
+    return '-'
 
 
 def _mean_of(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else 0.0
+    if values:
+        return float(np.mean(values))
+    return 0.0
