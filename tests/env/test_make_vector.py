@@ -12,8 +12,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 
 from zoo.env.config import EnvConfig
 from zoo.env.make_vector import make_vector_env, use_fast_action_space
-from zoo.env.stepping import QuickMultiDiscrete
-from zoo.env.vector import QuickDiscrete
+from zoo.env.vector import QuickDiscrete, QuickMultiDiscrete
 
 
 class OwnCartPole(CartPoleEnv):

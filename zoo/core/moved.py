@@ -27,6 +27,8 @@ MOVED = {
     'zoo.env.families.minigrid_memory': 'zoo.env.toy.targets',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',
     'zoo.env.probes': 'zoo.env.toy',
+    'zoo.env.rows': 'zoo.env.rules',
+    'zoo.env.stepping': 'zoo.env.vector',
     'zoo.env.tensor.base': 'zoo.env.tensor.program',
     'zoo.env.toy.memory': 'zoo.env.toy.targets',
     'zoo.model.heads': 'zoo.model.layers',

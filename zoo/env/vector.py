@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import gymnasium
@@ -16,10 +17,120 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_s
 from zoo.env.adapter import convert_space
 from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.entry_names import NamedVectorEnv, has_other_keys
-from zoo.env.errors import RAW, STOPS, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
-from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
+from zoo.env.errors import (
+    CALLS,
+    RAW,
+    STOPS,
+    Place,
+    UnsupportedEnvError,
+    close_in_time,
+    flag_array,
+    lost_mask_error,
+    n_action,
+    not_finite_error,
+    raise_if_contract,
+    shapes_error,
+)
+from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock, autoreset_of
 from zoo.env.obs_bounds import BoundsWatch
-from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
+from zoo.env.readers import ArrayReader, obs_reader
+from zoo.env.rules import NextStep, RowRule
+
+BOOL = np.dtype(bool)
+
+
+class RowVectorEnv(AnyVectorEnv):
+    """The steps of a vector env, by given readers and rules; `VectorEnv` chooses and resets them.
+
+    Attributes: env: the gymnasium vector env. reader: of the observations. sent: the last actions, as the envs got them.
+    """
+
+    env: gymnasium.vector.VectorEnv
+    reader: ArrayReader
+    _place: Place  # its name and step, which the reader shares
+    _rules: Sequence[RowRule]
+    _to_env: Callable[[Tensor], Any]  # makes a copy of the policy's actions, as the envs take them
+    _refuses_masks: bool  # masks in an info are an error
+    _bounds: BoundsWatch | None = None
+    _called: Callable[[int | None], str] | None  # the place for the watch on calls; None: not watched
+
+    def send(self, action: Tensor) -> None:
+        self._place.step += 1
+        self.sent = self._to_env(action)
+        if self.steps_async:
+            try:
+                self.env.step_async(self.sent)  # type: ignore[attr-defined]
+            except STOPS:
+                raise
+            except BaseException as error:
+                self._explain(error)
+                raise
+
+    def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
+        try:
+            return self._receive(block, t)
+        except STOPS:
+            raise
+        except BaseException as error:
+            self._explain(error)
+            raise
+
+    def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
+        if self.steps_async:
+            returned = self._call(self.env.step_wait)  # type: ignore[attr-defined]
+        else:
+            returned = self._call(self.env.step, self.sent)
+        raw, env_reward, terminated, truncated, info = returned
+        row = block.rows[t]
+        obs = self.reader.read(raw)
+        reward = np.asarray(env_reward)
+        self.reader.fit(obs, 'step')
+        if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
+            terminated = flag_array(self._place, 'terminated', terminated)
+            truncated = flag_array(self._place, 'truncated', truncated)
+        if not reward.shape == terminated.shape == truncated.shape == row.reward.shape:
+            raise shapes_error(self._place, self.n_env, rewards=reward, terminated=terminated, truncated=truncated)
+        self.reader.write(row.obs, obs)
+        row.reward[:] = reward
+        row.terminated[:] = terminated
+        row.truncated[:] = truncated
+        for rule in self._rules:
+            rule.on_write(row)
+        self.reader.check(row.obs, self.sent)
+        if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
+            raise not_finite_error(self._place, 'reward', row.reward, self.sent)
+        for rule in self._rules:
+            rule.on_step(self, block, t, info)
+        if self._refuses_masks and ACTION_MASK in info:
+            raise lost_mask_error(self.name, 'step')
+        return info
+
+    def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Resets envs; returns the first observations and the info. call: 'reset' or 'step', for error messages."""
+        raw, info = self._call(self.env.reset, **kwargs)
+        obs = self.reader.read(raw)
+        self.reader.fit(obs, call)
+        return obs, info
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls the code of the envs and records the call for the watch on calls."""
+        calls = CALLS[get_ident()]
+        calls.place = self._called
+        try:
+            return method(*args, **kwargs)
+        finally:
+            calls.place = None
+            calls.index = None
+            calls.count = calls.count + 1
+
+    def _explain(self, error: BaseException) -> None:
+        if n_action(self.sent) == self.n_env:  # else the caller is to blame
+            raise_if_contract(error, self.env, self._place)
+
+    def check(self, block: StepBlock | None = None) -> None:
+        """Compares the observations of a rollout with their bounds; every step has checked all else."""
+        if block is not None and self._bounds is not None:
+            self._bounds.see(block.steps.obs)
 
 
 class VectorEnv(RowVectorEnv):
@@ -101,25 +212,25 @@ class VectorEnv(RowVectorEnv):
             and not (has_raw or has_masks or restarts or changes_ends)
         ):
             return ArrayReader(space, self.n_env, '', place), [NextStep()]
-        from zoo.env import rows  # few batched envs need them
+        from zoo.env import rules
 
         raw_mask = None
         if isinstance(raw_space, Dict):
             raw_mask = raw_space.spaces.get(ACTION_MASK)
-        reader = rows.obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
+        reader = obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
         resets: dict[str, Callable[[], RowRule]] = {
             'next_step': NextStep,
-            'same_step': lambda: rows.SameStep(reader),
-            'disabled': rows.Disabled,
+            'same_step': lambda: rules.SameStep(reader),
+            'disabled': rules.Disabled,
         }
         optional: list[tuple[bool, Callable[[], RowRule]]] = [
-            (has_raw, rows.RawRewards),
-            (has_masks, lambda: rows.Masks(self.action_space, place, is_next)),
-            (restarts, lambda: rows.BrokenEpisodes(is_next)),
+            (has_raw, rules.RawRewards),
+            (has_masks, lambda: rules.Masks(self.action_space, place, is_next)),
+            (restarts, lambda: rules.BrokenEpisodes(is_next)),
         ]
         first = []
         if changes_ends:
-            first = [rows.Ends(cfg.ends, self.name, self.autoreset)]
+            first = [rules.Ends(cfg.ends, self.name, self.autoreset)]
         return reader, [*first, resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
@@ -188,6 +299,12 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     return ActionMap(action_space, cfg.action_mode)
 
 
+def copied_index(action: Tensor) -> np.ndarray:
+    """Copies actions [B] of a Discrete space of int64 that starts at 0; a copy, since the policy overwrites them in the next step."""
+    array = action.numpy(force=True)
+    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # floats stay: an env may refuse them
+
+
 class QuickDiscrete(gymnasium.spaces.Discrete):
     """A Discrete of int64 whose `contains` takes a quarter of the time for an int64 of numpy; all else is the same."""
 
@@ -200,6 +317,20 @@ class QuickDiscrete(gymnasium.spaces.Discrete):
         """Whether x is an action in the space."""
         if type(x) is np.int64:
             return self._first <= int(x) < self._stop
+        return super().contains(x)
+
+
+class QuickMultiDiscrete(gymnasium.spaces.MultiDiscrete):
+    """A MultiDiscrete whose `contains` is faster for arrays of its own dtype; all else is the same."""
+
+    def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
+        vars(self).update(vars(space))  # its random stream too
+        self._last = self.start + (self.nvec - 1)
+
+    def contains(self, x: object) -> bool:
+        """Whether x is an array of actions in the space."""
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
+            return not np.count_nonzero((x < self.start) | (x > self._last))
         return super().contains(x)
 
 

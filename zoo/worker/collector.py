@@ -139,7 +139,7 @@ class Collector:
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
-            from zoo.env.rows import mark_broken
+            from zoo.env.rules import mark_broken
 
             mark_broken(is_reset, end, is_broken)
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
