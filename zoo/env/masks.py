@@ -19,6 +19,7 @@ from zoo.core.spaces import (
     n_values,
 )
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
+from zoo.env.readers import as_bits
 
 WHAT = 'the action mask'
 
@@ -115,7 +116,11 @@ def flat_mask(space: Space, mask: object) -> np.ndarray:
         raise _broken(f'{WHAT} is {show_value(mask)}', f'an array of {n} zeros and ones')
     if array.size != n:
         raise _broken(f'{WHAT} has {array.size} bits', f'{n}, one for each action of {space}')
-    return as_bits(array.reshape(n))
+    bits = as_bits(array.reshape(n))
+    if bits is None:
+        wrong = array[array.astype(np.bool_) != array]
+        raise _broken(f'{WHAT} has the value {wrong.flat[0]}', 'zeros and ones')
+    return bits
 
 
 def _arrays(mask: object) -> Iterator[np.ndarray]:
@@ -125,16 +130,6 @@ def _arrays(mask: object) -> Iterator[np.ndarray]:
             yield from _arrays(x)
     else:
         yield np.atleast_1d(np.asarray(mask))
-
-
-def as_bits(array: np.ndarray) -> np.ndarray:
-    """Converts an array of zeros and ones to bools; returns an array of bools unmodified. Raises: BrokenContractError."""
-    if array.dtype == np.bool_:
-        return array
-    bits = array.astype(np.bool_)
-    if np.count_nonzero(bits != array):
-        raise _broken(f'{WHAT} has the value {array[bits != array].flat[0]}', 'zeros and ones')
-    return bits
 
 
 def _broken(got: str, wanted: str) -> BrokenContractError:

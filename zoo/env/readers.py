@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,15 +11,15 @@ import torch
 from zoo.core.data import Obs
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
-from zoo.env.errors import BrokenContractError, EnvContractError, Place, bad_obs, not_finite_error
-from zoo.env.masks import as_bits
+from zoo.env.errors import EnvContractError, Place, bad_obs, not_finite_error
 
 
 class ArrayReader:
-    """Reads observations of one leaf as float32."""
+    """Reads observations of one leaf as float32, also the last ones of episodes, which envs that reset themselves return separately."""
 
     def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
         self._shape = n_env, *space.shape
+        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
         self._path = path
         self._place = place
 
@@ -44,14 +45,6 @@ class ArrayReader:
         if np.count_nonzero(np.isfinite(obs)) != obs.size:
             raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
 
-
-class FinalReader(ArrayReader):
-    """Reads float32 observations, also the last ones of episodes, which envs that reset themselves return separately."""
-
-    def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
-        super().__init__(space, n_env, path, place)
-        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
-
     def final(self, raw: Raw, index: np.ndarray) -> Obs:
         """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
         rows = raw[index]
@@ -67,7 +60,7 @@ class FinalReader(ArrayReader):
         return self.read(np.stack(rows))
 
 
-class IndexReader(FinalReader):
+class IndexReader(ArrayReader):
     """Reads integers of Discrete and MultiDiscrete spaces as indices from 0."""
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
@@ -84,31 +77,47 @@ class IndexReader(FinalReader):
     def check(self, obs: np.ndarray, sent: Raw = None, index: np.ndarray | None = None) -> None:
         if obs.min() < 0 or np.count_nonzero(obs >= self._n):
             row, *at = map(int, np.argwhere((obs < 0) | (obs >= self._n))[0])
-            start, n = (int(x[tuple(at)]) for x in (self._start, self._n))
-            if not at:
-                got = f'is {obs[row] + start}'
-            else:
+            start = int(self._start[tuple(at)])
+            n = int(self._n[tuple(at)])
+            got = f'is {obs[row] + start}'
+            if at:
                 got = f'has {obs[row][tuple(at)] + start} at {at}'
+            env = row
+            if index is not None:
+                env = int(index[row])
             raise EnvContractError(
-                f'{self._place.of(row if index is None else int(index[row]))}: observation{of_entry(self._path)} {got}, outside '
+                f'{self._place.of(env)}: observation{of_entry(self._path)} {got}, outside '
                 f'of the space {start} .. {start + n - 1}; make the space as large as what the env returns.'
             )
 
 
-class BinaryReader(FinalReader):
+def as_bits(array: np.ndarray) -> np.ndarray | None:
+    """An array of zeros and ones as bools, an array of bools unmodified; None if it has other values."""
+    if array.dtype == np.bool_:
+        return array
+    bits = array.astype(np.bool_)
+    if np.count_nonzero(bits != array):
+        return None
+    return bits
+
+
+class BinaryReader(ArrayReader):
     """Reads zeros and ones of MultiBinary spaces as bools."""
 
     def read(self, raw: Raw) -> np.ndarray:
         array = np.asarray(raw)
-        try:
-            return as_bits(array)
-        except BrokenContractError:
-            rows = (array.astype(np.bool_) != array).reshape(len(array), -1).any(1)
-            index = None
-            if len(array) == self._shape[0]:
-                index = int(np.flatnonzero(rows)[0])
-            got = f'the observation{of_entry(self._path)} has {array[array.astype(np.bool_) != array].flat[0]}'
-            raise self._place.error(index, got, 'zeros and ones as in observation_space', 'correct it') from None
+        bits = as_bits(array)
+        if bits is None:
+            raise self._other_value_error(array)
+        return bits
+
+    def _other_value_error(self, array: np.ndarray) -> EnvContractError:
+        is_wrong = array.astype(np.bool_) != array
+        index = None
+        if len(array) == self._shape[0]:
+            index = int(np.flatnonzero(is_wrong.reshape(len(array), -1).any(1))[0])
+        got = f'the observation{of_entry(self._path)} has {array[is_wrong].flat[0]}'
+        return self._place.error(index, got, 'zeros and ones as in observation_space', 'correct it')
 
     def check(self, obs: np.ndarray, sent: Raw = None, index: np.ndarray | None = None) -> None:
         pass
@@ -126,7 +135,7 @@ class MaskReader(BinaryReader):
         return super().read(array.reshape(len(array), -1))
 
 
-class ByteReader(FinalReader):
+class ByteReader(ArrayReader):
     """Reads images of bytes, whose values are always finite."""
 
     def read(self, raw: Raw) -> np.ndarray:
@@ -144,14 +153,18 @@ class ByteReader(FinalReader):
         pass
 
 
-class DictReader(FinalReader):
+class DictReader(ArrayReader):
     """Reads the observations of Dict and Tuple spaces as dicts."""
 
-    def __init__(self, parts: Mapping[str, FinalReader], is_tuple: bool, path: str, place: Place) -> None:
+    def __init__(self, parts: Mapping[str, ArrayReader], is_tuple: bool, path: str, place: Place) -> None:
         self._parts = parts
         self._path = path
         self._place = place
-        self._keys = [(name, i if is_tuple else name, part) for i, (name, part) in enumerate(parts.items())]
+        keys: Iterable[Any] = parts
+        if is_tuple:
+            keys = range(len(parts))
+        # name, key in what the env returns, reader
+        self._keys = [(name, key, part) for key, (name, part) in zip(keys, parts.items(), strict=True)]
 
     def read(self, raw: Raw) -> Obs:
         return {name: part.read(raw[key]) for name, key, part in self._keys}
@@ -190,19 +203,16 @@ class DictReader(FinalReader):
 
 def obs_reader(
     space: Space, n_env: int, place: Place, raw_mask_shape: tuple[int, ...] = (), path: str = ''
-) -> FinalReader:
+) -> ArrayReader:
     """The reader of a space. raw_mask_shape: of the entry 'action_mask' in the env's own space."""
     if isinstance(space, Dict):
-        parts: dict[str, FinalReader] = {}
-        for name, each in space.spaces.items():
-            if path:
-                inner = f'{path}.{name}'
+        parts: dict[str, ArrayReader] = {}
+        for name, part in space.spaces.items():
+            part_path = f'{path}.{name}'.removeprefix('.')
+            if part_path == ACTION_MASK and isinstance(part, MultiBinary):
+                parts[name] = MaskReader(part, n_env, part_path, place, raw_mask_shape)
             else:
-                inner = name
-            if inner == ACTION_MASK and isinstance(each, MultiBinary):
-                parts[name] = MaskReader(each, n_env, inner, place, raw_mask_shape)
-            else:
-                parts[name] = obs_reader(each, n_env, place, path=inner)
+                parts[name] = obs_reader(part, n_env, place, path=part_path)
         return DictReader(parts, space.is_tuple, path, place)
     if isinstance(space, Discrete | MultiDiscrete):
         return IndexReader(space, n_env, path, place)
@@ -210,4 +220,4 @@ def obs_reader(
         return BinaryReader(space, n_env, path, place)
     if obs_dtype(space) == torch.uint8:
         return ByteReader(space, n_env, path, place)
-    return FinalReader(space, n_env, path, place)
+    return ArrayReader(space, n_env, path, place)

@@ -15,8 +15,7 @@ from zoo.env.config import EndsConfig
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, Place
 from zoo.env.infos import FINAL_OBS, Number, end_infos, last_obs
 from zoo.env.interface import BlockField, StepBlock, StepRow
-from zoo.env.masks import ChoiceCheck
-from zoo.env.readers import ArrayReader, FinalReader
+from zoo.env.readers import ArrayReader
 
 N_END_SEEN = 100  # ends of episodes after which Ends warns of entries that no info had
 logger = logging.getLogger(__name__)
@@ -75,15 +74,12 @@ def ended_envs(block: StepBlock, t: int) -> np.ndarray:
 class SameStep(RowRule):
     """Rule for envs that reset themselves in the step that ends an episode; the info has the true last observations."""
 
-    def __init__(self, reader: FinalReader) -> None:
-        self._reader = reader
-
     def on_step(self, env: SteppedEnvs, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended = ended_envs(block, t)
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
-            final = self._reader.final(_finals(info), index)
-            self._reader.check(final, env.sent, index)
+            final = env.reader.final(_finals(info), index)
+            env.reader.check(final, env.sent, index)
             block.finals.append((t, index, final))
 
 
@@ -110,6 +106,9 @@ class Disabled(RowRule):
             block.finals.append((t, index, final))
 
 
+AUTORESET_RULES: dict[str, type[RowRule]] = {'next_step': NextStep, 'same_step': SameStep, 'disabled': Disabled}
+
+
 class Masks(RowRule):
     """Refuses action masks that allow nothing; at the end of an episode, where no action follows, makes such masks all true.
 
@@ -117,6 +116,8 @@ class Masks(RowRule):
     """
 
     def __init__(self, action_space: Space, place: Place, shows_ends: bool) -> None:
+        from zoo.env.masks import ChoiceCheck  # few envs have masks
+
         self._choices = ChoiceCheck(action_space)
         self._place = place
         self._shows_ends = shows_ends
@@ -149,11 +150,7 @@ class Ends(RowRule):
         self._cfg = cfg
         self._name = name
         self._autoreset = autoreset
-        if cfg.both is None:
-            both = cfg.terminated
-        else:
-            both = cfg.both
-        self._both_is_terminal = both == 'terminal'
+        self._both_is_terminal = (cfg.both or cfg.terminated) == 'terminal'
         self._unseen = {*cfg.bootstrap_if, *cfg.terminal_if}  # entries that no info has had so far
         self._has_marks = bool(self._unseen)
         self._n_end = 0
@@ -221,18 +218,17 @@ class BrokenEpisodes(RowRule):
 
     def __init__(self, resets_are_marked: bool) -> None:
         self._resets_are_marked = resets_are_marked
-        self.columns: tuple[BlockField, ...]
+        self.columns: tuple[BlockField, ...] = ('is_reset', 'begins')
         if resets_are_marked:
             self.columns = ('begins',)
-        else:
-            self.columns = ('is_reset', 'begins')
 
     def on_step(self, env: SteppedEnvs, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
         if self._resets_are_marked:
             row.begins[:] = row.is_reset
         else:
-            row.is_reset[:], row.begins[:] = False, ended_envs(block, t)
+            row.is_reset[:] = False
+            row.begins[:] = ended_envs(block, t)
         if BROKEN in info:  # the row is no transition, and the trajectory ends with it
             broken = info[BROKEN]
             row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
@@ -242,4 +238,7 @@ def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
     """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
     for t, b in is_broken.nonzero().tolist():
         ends = end[:t, b].nonzero()
-        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True
+        start = 0
+        if len(ends):
+            start = int(ends[-1]) + 1
+        is_reset[start:t, b] = True

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zoo.core.data import Obs, map_tensors
 from zoo.core.seeding import child_seeds
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
+from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.entry_names import NamedVectorEnv, has_other_keys
@@ -34,25 +34,119 @@ from zoo.env.errors import (
 from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock, autoreset_of
 from zoo.env.obs_bounds import BoundsWatch
 from zoo.env.readers import ArrayReader, obs_reader
-from zoo.env.rules import NextStep, RowRule
+from zoo.env.rules import AUTORESET_RULES, BrokenEpisodes, Ends, Masks, RawRewards, RowRule
 
 BOOL = np.dtype(bool)
 
 
-class RowVectorEnv(AnyVectorEnv):
-    """The steps of a vector env, by given readers and rules; `VectorEnv` chooses and resets them.
+class VectorEnv(AnyVectorEnv):
+    """B envs of any library on the CPU; every observation and reward is checked to be finite.
 
     Attributes: env: the gymnasium vector env. reader: of the observations. sent: the last actions, as the envs got them.
+      drops_entries: whether the envs themselves leave out the entries of env.drop_obs.
     """
 
-    env: gymnasium.vector.VectorEnv
-    reader: ArrayReader
-    _place: Place  # its name and step, which the reader shares
-    _rules: Sequence[RowRule]
-    _to_env: Callable[[Tensor], Any]  # makes a copy of the policy's actions, as the envs take them
-    _refuses_masks: bool  # masks in an info are an error
+    drops_entries = False
+    sent: Any
     _bounds: BoundsWatch | None = None
     _called: Callable[[int | None], str] | None  # the place for the watch on calls; None: not watched
+
+    def __init__(
+        self,
+        env: gymnasium.vector.VectorEnv,
+        cfg: EnvConfig,
+        name: str,
+        one_seed: bool = False,
+        reader: torch.device | None = None,
+        first: int = 0,
+    ) -> None:
+        """
+        Args:
+          env: any gymnasium vector env with its autoreset mode in its metadata. If its class sets `steps_async`,
+            `step_async` begins a step that continues asynchronously, and `step_wait` ends it. If it sets `has_deadlines`, no
+            call of it lasts for ever, and the watch on calls (EnvWatch) leaves it alone.
+          one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
+          first: index of its first env, if it is one of several groups.
+        """
+        if has_other_keys(env):
+            env = NamedVectorEnv(env, name)
+        self.env = env
+        self.name = name
+        self.n_env = env.num_envs
+        raw_space = self._kept_space(cfg)
+        self.action_space = convert_space(env.single_action_space, 'action', name)
+        self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
+        self.autoreset = autoreset_of(env, cfg.autoreset)
+        self._place = Place(name, restarts=cfg.on_error == 'restart')
+        has_masks = mask_space(self.obs_space) is not None
+        self.reader = self._make_reader(raw_space)
+        self._rules = self._make_rules(cfg, has_masks)
+        self._to_env = _to_env(self.action_space, cfg)  # copies the policy's actions into the form that the envs take
+        self._one_seed = one_seed
+        self._device = reader
+        self._first = first
+        self._timeout = cfg.step_timeout
+        self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
+        self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
+        self._called = self._place.of
+        if vars(type(env)).get('has_deadlines', False):
+            self._called = None
+        self.info_columns = tuple(cfg.info_columns)
+        if cfg.check:
+            self._bounds = BoundsWatch(self.obs_space, name, warns=first == 0)  # one group speaks for all
+        self.request_infos(self.info_columns)
+
+    def _kept_space(self, cfg: EnvConfig) -> Space:
+        """The space of the observations that are read: without the entries of env.drop_obs."""
+        space = self.env.single_observation_space
+        if not cfg.drop_obs or self.drops_entries:
+            return convert_space(space, 'observation', self.name)
+        from zoo.env.entries import kept_space
+
+        return kept_space(space, cfg.drop_obs, self.name)
+
+    def _make_reader(self, raw_space: Space) -> ArrayReader:
+        raw_mask = None
+        if isinstance(raw_space, Dict):
+            raw_mask = raw_space.spaces.get(ACTION_MASK)
+        return obs_reader(self.obs_space, self.n_env, self._place, getattr(raw_mask, 'shape', ()))
+
+    def _make_rules(self, cfg: EnvConfig, has_masks: bool) -> list[RowRule]:
+        """The rules in the order in which they process a row: ends, autoreset, raw rewards, masks, broken-off episodes."""
+        rules: list[RowRule] = []
+        if cfg.ends != EndsConfig():
+            rules.append(Ends(cfg.ends, self.name, self.autoreset))
+        rules.append(AUTORESET_RULES[self.autoreset]())
+        if self.env.metadata.get(RAW):
+            rules.append(RawRewards())
+        is_next = self.autoreset == 'next_step'
+        if has_masks:
+            rules.append(Masks(self.action_space, self._place, shows_ends=is_next))
+        if cfg.on_error == 'restart':
+            rules.append(BrokenEpisodes(resets_are_marked=is_next))
+        return rules
+
+    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
+        """Starts new episodes; returns their first observations.
+
+        Args: seed: its i-th child seeds env i (counted over all groups), with the same seed in every call. A batched env that
+          draws for all its envs together is seeded from the child of its first env.
+        """
+        seeds = child_seeds(seed, self._first, self.n_env)
+        self._place.step = 0
+        try:
+            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
+            if self._refuses_masks and ACTION_MASK in info:
+                raise lost_mask_error(self.name, 'reset')
+        except STOPS:
+            raise
+        except BaseException as error:
+            raise_if_contract(error, self.env, self._place)
+            raise
+        self.reader.check(obs)
+        for rule in self._rules:
+            rule.on_reset(obs)
+        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
@@ -121,7 +215,7 @@ class RowVectorEnv(AnyVectorEnv):
         finally:
             calls.place = None
             calls.index = None
-            calls.count = calls.count + 1
+            calls.count += 1
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
@@ -131,129 +225,6 @@ class RowVectorEnv(AnyVectorEnv):
         """Compares the observations of a rollout with their bounds; every step has checked all else."""
         if block is not None and self._bounds is not None:
             self._bounds.see(block.steps.obs)
-
-
-class VectorEnv(RowVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is checked to be finite.
-
-    Attributes: drops_entries: whether the envs themselves leave out the entries of env.drop_obs.
-    """
-
-    drops_entries = False
-
-    def __init__(
-        self,
-        env: gymnasium.vector.VectorEnv,
-        cfg: EnvConfig,
-        name: str,
-        one_seed: bool = False,
-        reader: torch.device | None = None,
-        first: int = 0,
-    ) -> None:
-        """
-        Args:
-          env: any gymnasium vector env with its autoreset mode in its metadata. If its class sets `steps_async`,
-            `step_async` begins a step that continues asynchronously, and `step_wait` ends it. If it sets `has_deadlines`, no
-            call of it lasts for ever, and the watch on calls (EnvWatch) leaves it alone.
-          one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
-          first: index of its first env, if it is one of several groups.
-        """
-        if has_other_keys(env):
-            env = NamedVectorEnv(env, name)
-        self.env = env
-        self.name = name
-        self.n_env = env.num_envs
-        raw_space = self._kept_space(cfg)
-        self.action_space = convert_space(env.single_action_space, 'action', name)
-        self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
-        self.autoreset = autoreset_of(env, cfg.autoreset)
-        self._place = Place(name, restarts=cfg.on_error == 'restart')
-        has_masks = mask_space(self.obs_space) is not None
-        self.reader, self._rules = self._reader_and_rules(cfg, raw_space, has_masks)
-        self._to_env = _to_env(self.action_space, cfg)
-        self._one_seed = one_seed
-        self._device = reader
-        self._first = first
-        self._timeout = cfg.step_timeout
-        self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
-        self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
-        if vars(type(env)).get('has_deadlines', False):
-            self._called = None
-        else:
-            self._called = self._place.of
-        self.info_columns = tuple(cfg.info_columns)
-        if cfg.check:
-            self._bounds = BoundsWatch(self.obs_space, name, warns=first == 0)  # one group speaks for all
-        self.request_infos(self.info_columns)
-
-    def _kept_space(self, cfg: EnvConfig) -> Space:
-        """The space of the observations that are read: without the entries of env.drop_obs."""
-        space = self.env.single_observation_space
-        if not cfg.drop_obs or self.drops_entries:
-            return convert_space(space, 'observation', self.name)
-        from zoo.env.entries import kept_space
-
-        return kept_space(space, cfg.drop_obs, self.name)
-
-    def _reader_and_rules(
-        self, cfg: EnvConfig, raw_space: Space, has_masks: bool
-    ) -> tuple[ArrayReader, Sequence[RowRule]]:
-        """The rules are in the order in which they process a row: ends, autoreset, raw rewards, masks, broken-off episodes."""
-        space = self.obs_space
-        place = self._place
-        is_next = self.autoreset == 'next_step'
-        has_raw = bool(self.env.metadata.get(RAW))
-        restarts = cfg.on_error == 'restart'
-        changes_ends = cfg.ends != EndsConfig()
-        if (
-            isinstance(space, Box)
-            and obs_dtype(space) == torch.float32
-            and is_next
-            and not (has_raw or has_masks or restarts or changes_ends)
-        ):
-            return ArrayReader(space, self.n_env, '', place), [NextStep()]
-        from zoo.env import rules
-
-        raw_mask = None
-        if isinstance(raw_space, Dict):
-            raw_mask = raw_space.spaces.get(ACTION_MASK)
-        reader = obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
-        resets: dict[str, Callable[[], RowRule]] = {
-            'next_step': NextStep,
-            'same_step': lambda: rules.SameStep(reader),
-            'disabled': rules.Disabled,
-        }
-        optional: list[tuple[bool, Callable[[], RowRule]]] = [
-            (has_raw, rules.RawRewards),
-            (has_masks, lambda: rules.Masks(self.action_space, place, is_next)),
-            (restarts, lambda: rules.BrokenEpisodes(is_next)),
-        ]
-        first = []
-        if changes_ends:
-            first = [rules.Ends(cfg.ends, self.name, self.autoreset)]
-        return reader, [*first, resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
-
-    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Starts new episodes; returns their first observations.
-
-        Args: seed: its i-th child seeds env i (counted over all groups), with the same seed in every call. A batched env that
-          draws for all its envs together is seeded from the child of its first env.
-        """
-        seeds = child_seeds(seed, self._first, self.n_env)
-        self._place.step = 0
-        try:
-            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
-            if self._refuses_masks and ACTION_MASK in info:
-                raise lost_mask_error(self.name, 'reset')
-        except STOPS:
-            raise
-        except BaseException as error:
-            raise_if_contract(error, self.env, self._place)
-            raise
-        self.reader.check(obs)
-        for rule in self._rules:
-            rule.on_reset(obs)
-        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         def like(leaf: Leaf) -> Tensor:
