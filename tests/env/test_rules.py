@@ -1,10 +1,11 @@
-"""Rules that change rows of a rollout: env.ends, which decides the ends of episodes that are terminal."""
+"""Rules that change rows of a rollout: env.ends, which decides the ends of episodes that are terminal; broken episodes."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,11 @@ from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig, UnsupportedEnvError, make_vector_env
 from zoo.env.config import env_config
+from zoo.env.errors import BROKEN
+from zoo.env.interface import StepBlock
+from zoo.env.rules import BrokenEpisodes
+
+NO_ENVS: Any = None  # the rule does not use them
 
 
 @pytest.mark.slow(first=True)
@@ -136,3 +142,20 @@ def test_ends_of_a_tensor_program_are_refused() -> None:
 def test_ends_with_another_word_or_value_are_refused(ends: Any) -> None:
     with pytest.raises(ConfigError, match='env.ends'):
         env_config({'id': FlagsEnv, 'ends': ends})
+
+
+@pytest.mark.parametrize('resets_are_marked', [False, True])
+def test_env_that_failed_is_in_a_column_of_its_own_and_an_env_that_only_resets_is_not(resets_are_marked: bool) -> None:
+    rule = BrokenEpisodes(resets_are_marked)
+    columns = [*rule.columns, *(['is_reset'] if resets_are_marked else [])]
+    block = StepBlock(1, torch.zeros(3, 1), columns, arrays=True)
+    row = block.rows[0]
+    row.is_reset[:] = [True, False, False]  # of autoreset next_step
+    row.terminated[:] = False
+    row.truncated[:] = [False, True, False]  # env 1 reached its time limit
+    rule.on_step(NO_ENVS, block, 0, {BROKEN: np.array([False, False, True])})  # env 2 failed
+    assert block.steps.is_broken.tolist() == [[False, False, True]]
+    assert block.steps.truncated.tolist() == [[False, True, True]]
+    assert block.steps.is_reset.tolist() == [[resets_are_marked, False, True]]
+    begins = [True, False, True] if resets_are_marked else [False, True, True]
+    assert block.steps.begins.tolist() == [begins]

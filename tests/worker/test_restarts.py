@@ -329,6 +329,7 @@ def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how
     env.close()
     assert timestep.is_reset is not None and timestep.begins is not None and timestep.final_obs is not None
     broken = int(timestep.is_reset.nonzero())  # the env that removed the file
+    assert timestep.is_broken is not None and timestep.is_broken.nonzero().tolist() == [[broken]]
     assert timestep.reward[1 - broken] == 1 and timestep.reward[broken] == 0
     assert timestep.begins.all() and timestep.truncated.all() and timestep.obs.tolist() == [[0], [0]]
     assert timestep.final_index.tolist() == [1 - broken] and timestep.final_obs.tolist() == [[5]]  # type: ignore[union-attr]

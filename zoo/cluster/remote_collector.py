@@ -78,7 +78,7 @@ class RemoteEnvs:
                 self._scheduler.settle()
 
 
-FIELDS: tuple[BlockField, ...] = ('is_reset', 'raw_reward', 'raw_end', 'begins')
+FIELDS: tuple[BlockField, ...] = ('is_reset', 'raw_reward', 'raw_end', 'begins', 'is_broken')
 MEGABYTE = 1e6
 
 

@@ -100,12 +100,15 @@ class Timestep(NamedTuple):
     final_index: Tensor | None  # [K] int64, the indices of these envs
     info: dict[str, Any]  # of the vector env; in a rollout {entry: [T, B, ...] f32} of env.info_columns
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None if there are no such rows.
-    # If `truncated` is set too, the env failed in this step and was made again (env.on_error); a rollout then has
-    # is_reset in all rows of this episode.
+    # In a rollout it is also set in all rows of an episode that is broken off, see `is_broken`.
     raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
     raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
     next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
     begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
+    is_broken: Tensor | None = (
+        None  # [B] bool, the env failed in this step and was made again (env.on_error); None: no env
+    )
+    # can fail so. Such a row is also `truncated` and `is_reset`.
 
 
 def ends_of(timestep: Timestep) -> Transition:

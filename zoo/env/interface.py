@@ -45,7 +45,7 @@ def autoreset_of(env: VectorEnv, declared: str = 'auto') -> Autoreset:
     return autoreset_name(mode)
 
 
-BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
+BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins', 'is_broken']
 
 
 class StepRow(NamedTuple):
@@ -60,6 +60,7 @@ class StepRow(NamedTuple):
     raw_end: Tree = None
     next_obs: Obs = None
     begins: Tree = None
+    is_broken: Tree = None
 
 
 class StepBlock:

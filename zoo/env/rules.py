@@ -218,12 +218,13 @@ class BrokenEpisodes(RowRule):
 
     def __init__(self, resets_are_marked: bool) -> None:
         self._resets_are_marked = resets_are_marked
-        self.columns: tuple[BlockField, ...] = ('is_reset', 'begins')
+        self.columns: tuple[BlockField, ...] = ('is_broken', 'is_reset', 'begins')
         if resets_are_marked:
-            self.columns = ('begins',)
+            self.columns = ('is_broken', 'begins')
 
     def on_step(self, env: SteppedEnvs, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
+        row.is_broken[:] = False
         if self._resets_are_marked:
             row.begins[:] = row.is_reset
         else:
@@ -231,7 +232,8 @@ class BrokenEpisodes(RowRule):
             row.begins[:] = ended_envs(block, t)
         if BROKEN in info:  # the row is no transition, and the trajectory ends with it
             broken = info[BROKEN]
-            row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
+            for column in (row.is_broken, row.begins, row.is_reset, row.truncated):
+                column[broken] = True
 
 
 def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:

@@ -132,16 +132,15 @@ class Collector:
         obs, infos = self.block.obs, extras.infos
         steps = self.block.steps._replace(info=infos)
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
-        is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
         n_transition = end.numel() - (0 if is_reset is None else int(is_reset.sum()))
         reward = steps.reward if steps.raw_reward is None else steps.raw_reward
-        self.episodes.record(reward, end if steps.raw_end is None else steps.raw_end, is_reset, is_broken)
+        self.episodes.record(reward, end if steps.raw_end is None else steps.raw_end, is_reset, steps.is_broken)
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
-        if is_reset is not None and is_broken is not None:
+        if is_reset is not None and steps.is_broken is not None:
             from zoo.env.rules import mark_broken
 
-            mark_broken(is_reset, end, is_broken)
+            mark_broken(is_reset, end, steps.is_broken)
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
             from zoo.worker.info_columns import add_infos

@@ -253,7 +253,7 @@ class _Tally:
         self.length += 1 if is_reset is None else ~is_reset
         numbers = self._reader.read(timestep.info or {}, ended, is_reset)
         for b in ended.nonzero()[0].tolist():
-            is_broken = is_reset is not None and bool(is_reset[b])  # another episode replaces it
+            is_broken = timestep.is_broken is not None and bool(timestep.is_broken[b])  # another episode replaces it
             if self.plays[b] and not is_broken:
                 self._count(b, False, numbers.get(b, {}))
                 self.plays[b] = self.n_left[b] > 0
