@@ -1,8 +1,9 @@
-"""Observations outside of the bounds of their Box: rounded ones are inside, others are one warning, at any step of a run."""
+"""Observations outside of the bounds of their Box: rounded ones are inside, others are one warning, at any part of a run."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_observation_outside_of_its_bounds_is_a_warning_of_the_check(
 @pytest.mark.slow
 @pytest.mark.parametrize('start', [0, 100])
 @pytest.mark.parametrize('n_group', [1, 2])
-def test_run_whose_observations_leave_their_bounds_at_any_step_warns_once_and_trains(
+def test_run_whose_observations_leave_their_bounds_at_any_time_warns_once_and_trains(
     start: int, n_group: int, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = dict(check=True, collector_env_num=2, collector_group_num=n_group)
@@ -179,6 +180,53 @@ def test_watch_looks_at_every_step_of_a_long_rollout_within_some_rollouts() -> N
         watch.see(obs)
         n_rollout += 1
     assert n_rollout == 3  # which begins with step 3
+
+
+def test_watch_looks_at_the_first_rollouts_and_later_at_every_8th() -> None:
+    inside, outside = torch.zeros(4, 2, 1), torch.full((4, 2, 1), 3.0)
+    for n_inside, n_found in [(0, 1), (7, 8), (8, 16), (15, 16), (16, 24), (9_999, 10_000), (10_000, 10_008)]:
+        said: list[str] = []
+        watch = BoundsWatch(spaces.Box(np.zeros(1), np.ones(1)), 'e', say=said.append)
+        for _ in range(n_inside):
+            watch.see(inside)
+        n_seen = n_inside
+        while not said:
+            watch.see(outside)
+            n_seen += 1
+        assert n_seen == n_found and len(said) == 1 and 'has 3 at [0], wanted 0 to 1' in said[0]
+
+
+def test_watch_of_a_check_looks_at_every_step() -> None:
+    said: list[str] = []
+    watch = BoundsWatch(spaces.Box(np.zeros(1), np.ones(1)), 'e', say=said.append, n_first=math.inf)
+    for _ in range(8):
+        watch.see(torch.zeros(1, 1, 1))
+    watch.see(torch.full((1, 1, 1), 3.0))
+    assert len(said) == 1
+
+
+def test_bytes_that_are_too_bright_are_refused_in_the_rollout_that_has_them() -> None:
+    watch = BoundsWatch(spaces.Box(np.zeros((1, 1, 3)), np.full((1, 1, 3), 8), dtype='uint8'), 'dim')
+    for _ in range(9):
+        watch.see(torch.full((2, 1, 1, 1, 3), 8, dtype=torch.uint8))
+    with pytest.raises(EnvContractError, match=r'has 9 at \[0, 0, 0\]'):
+        watch.see(torch.full((2, 1, 1, 1, 3), 9, dtype=torch.uint8))
+
+
+def test_large_rollouts_of_which_every_8th_is_looked_at_are_seen_at_every_step() -> None:
+    """Of 900,000 numbers every 9th step is looked at, and each of the 9 looks in 72 rollouts begins with another step."""
+    n_number = N_NUMBER
+    space = spaces.Box(np.zeros(n_number), np.ones(n_number))
+    for step in range(9):
+        said: list[str] = []
+        watch = BoundsWatch(space, 'wide', say=said.append)
+        obs = torch.zeros(9, 1, n_number)
+        for _ in range(8):
+            watch.see(obs)
+        obs[step, 0, 7] = 3.0
+        for _ in range(72):
+            watch.see(obs)
+        assert len(said) == 1
 
 
 def test_bounds_are_widened_by_rounding_alone() -> None:

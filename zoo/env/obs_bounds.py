@@ -14,15 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Obs, leaves
+from zoo.core.data import Obs, Path
 from zoo.core.errors import of_entry
-from zoo.core.spaces import ACTION_MASK, Box, Space, leaf_spaces, obs_dtype
+from zoo.core.spaces import ACTION_MASK, Box, Space, leaf_names, leaves_by_path, obs_dtype
 from zoo.env.errors import EnvContractError
 
 logger = logging.getLogger(__name__)
 ROUNDING = 1e-6  # relative to a bound, or to 1: eight times the resolution of float32
 N_NUMBER = 100_000
 """Numbers of each leaf that are looked at in a rollout, at most: some 0.1 ms. Of larger rollouts every k-th step is looked at."""
+N_FIRST = 8  # rollouts that are all looked at; most spaces that are wrong show it there
+LOOK_FREQ = (
+    8  # of the later rollouts every 8th is looked at; images that are scaled by their bounds are looked at in each
+)
 NARROWER = 'correct it, or widen the space'
 AS_IT_IS = f'a policy takes it as it is: {NARROWER}'
 BELOW = f'images of bytes are scaled by their upper bound alone: {NARROWER}'
@@ -69,84 +73,107 @@ def is_scaled_by_bounds(space: Box) -> bool:
 class _Watched(NamedTuple):
     """A leaf and the bounds that are looked at, in the dtype of its observations, which is fastest."""
 
+    name: str
     space: Box
     low: np.ndarray
     high: np.ndarray
 
 
-def _watched(space: Box) -> _Watched:
-    """The bounds in the number type in which zoo holds the observations, which is the fastest to compare."""
+def _watched(name: str, space: Box) -> _Watched:
     dtype: type[np.number] = np.float32
     if is_scaled_by_bounds(space):
         dtype = np.uint8
     bounds = widened_bounds(space)
     with np.errstate(over='ignore'):
-        return _Watched(space, bounds.low.astype(dtype), bounds.high.astype(dtype))
+        return _Watched(name, space, bounds.low.astype(dtype), bounds.high.astype(dtype))
 
 
 class BoundsWatch:
-    """Looks at the observations of each rollout; warns once of each leaf that is outside of its bounds.
+    """Looks at the observations of rollouts; warns once of each leaf that is outside of its bounds.
 
-    Args: name: of the env; warns: whether to warn; errors are raised in either case; say: called with each warning.
+    It looks at each of the first rollouts, and later at every 8th: an observation that is outside throughout a run is found at
+    any step of it, if not in the same rollout. Images of bytes, which are scaled by their bounds, are looked at in each rollout.
+
+    Args: name: of the env; warns: whether to warn; errors are raised in either case; say: called with each warning;
+      n_first: rollouts that are all looked at.
     """
 
-    def __init__(self, space: Space, name: str, warns: bool = True, say: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        name: str,
+        warns: bool = True,
+        say: Callable[[str], object] | None = None,
+        n_first: float = N_FIRST,
+    ) -> None:
         self._name = name
         self._n_seen = 0
+        self._n_look = 0
+        self._n_first = n_first
         self._say = say or _log
-        self._watched: dict[str, _Watched] = {}
-        for path, leaf in leaf_spaces(space):
-            if path == ACTION_MASK or not isinstance(leaf, Box) or not can_be_outside(leaf):
+        self._watched: dict[Path, _Watched] = {}
+        names = leaf_names(space)
+        for path, leaf in leaves_by_path(space).items():
+            if path == (ACTION_MASK,) or not isinstance(leaf, Box) or not can_be_outside(leaf):
                 continue
             if warns or is_scaled_by_bounds(leaf):
-                watched = _watched(leaf)
-                if warns:
-                    low = watched.low
-                else:
-                    low = np.zeros_like(watched.low)
-                self._watched[path] = watched._replace(low=low)
+                watched = _watched(names[path], leaf)
+                if not warns:
+                    watched = watched._replace(low=np.zeros_like(watched.low))
+                self._watched[path] = watched
 
     def see(self, obs: Obs) -> None:
         """Looks at the observations of a rollout, [T, B, *O] in each leaf.
 
         Raises: EnvContractError if bytes of an image are above their upper bound.
         """
-        if not self._watched:
-            return
         self._n_seen += 1
-        for path, x in leaves(obs):
-            if path in self._watched:
-                self._look(path, x)
+        is_due = self._n_seen <= self._n_first or self._n_seen % LOOK_FREQ == 0
+        self._n_look += is_due
+        for path, watched in list(self._watched.items()):
+            if is_scaled_by_bounds(watched.space):
+                self._look(path, _leaf_at(obs, path), self._n_seen)
+            elif is_due:
+                self._look(path, _leaf_at(obs, path), self._n_look)
 
-    def _look(self, path: str, x: Tensor) -> None:
-        space, low, high = self._watched[path]
+    def _look(self, path: Path, x: Tensor, n: int) -> None:
+        """n: of the look at this leaf; in large rollouts each look begins with another step."""
+        watched = self._watched[path]
+        low = watched.low
+        high = watched.high
         stride = -(-x.numel() // N_NUMBER)
-        rows = x[self._n_seen % stride :: stride].numpy()  # another start in each rollout
+        rows = x[n % stride :: stride].numpy()
         if not ((rows < low).any() or (rows > high).any()):
             return
-        is_scaled = is_scaled_by_bounds(space)
-        is_too_bright = is_scaled and bool((rows > high).any())
-        if is_too_bright:
-            outside = rows > high
+        is_scaled = is_scaled_by_bounds(watched.space)
+        if is_scaled and (rows > high).any():
+            words = self._words(watched, rows, rows > high)
+            raise EnvContractError(f'{words}, by which images of bytes are scaled; {NARROWER}.')
+        words = self._words(watched, rows, (rows < low) | (rows > high))
+        if is_scaled:
+            self._watched[path] = watched._replace(low=np.zeros_like(low))  # the upper bound is looked at further on
+            self._say(f'{words}; {BELOW}.')
         else:
-            outside = (rows < low) | (rows > high)
-        first = tuple(np.argwhere(outside)[0])
-        value = rows[first]
+            del self._watched[path]
+            self._say(f'{words}; {AS_IT_IS}.')
+
+    def _words(self, watched: _Watched, rows: np.ndarray, is_outside: np.ndarray) -> str:
+        """The beginning of a sentence about the first number that is outside."""
+        first = tuple(np.argwhere(is_outside)[0])
         at = tuple(map(int, first[2:]))
         where = ''
         if at:
             where = f' at {list(at)}'
-        words = (
-            f'env {self._name!r}: an observation{of_entry(path)} has {value:.6g}{where}, wanted '
-            f'{space.low[at]:g} to {space.high[at]:g} as in observation_space'
+        return (
+            f'env {self._name!r}: an observation{of_entry(watched.name)} has {rows[first]:.6g}{where}, wanted '
+            f'{watched.space.low[at]:g} to {watched.space.high[at]:g} as in observation_space'
         )
-        if is_too_bright:
-            raise EnvContractError(f'{words}, by which images of bytes are scaled; {NARROWER}.')
-        if is_scaled:
-            self._watched[path] = _Watched(space, np.zeros_like(low), high)  # the upper bound is looked at further on
-        else:
-            del self._watched[path]
-        self._say(f'{words}; {BELOW if is_scaled else AS_IT_IS}.')
+
+
+def _leaf_at(obs: Obs, path: Path) -> Tensor:
+    for key in path:
+        obs = obs[key]
+    return obs
 
 
 def _log(sentence: str) -> None:

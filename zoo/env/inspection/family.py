@@ -340,7 +340,7 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recor
     seen = recorder or Recorder(env.autoreset)
     known = running_statistics(env)
     outside: list[str] = []
-    watch = BoundsWatch(env.obs_space, env.name, say=outside.append)
+    watch = BoundsWatch(env.obs_space, env.name, say=outside.append, n_first=math.inf)  # each step
 
     def rollout(n: int, again: bool) -> Iterator[Leaves]:
         return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen, watch)
