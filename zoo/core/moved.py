@@ -74,6 +74,7 @@ MOVED = {
     'zoo.sweep': 'zoo.tools.sweep',
     'zoo.tools.log_levels': 'zoo.core.streams',
     'zoo.tools.nested': 'zoo.config.section',
+    'zoo.tools.sweep.processes': 'zoo.tools.sweep.team',
     'zoo.worker.demonstrations': 'zoo.tools.imitation.demonstrations',
     'zoo.worker.evaluation': 'zoo.worker.evaluator',
     'zoo.worker.learner': 'zoo.run.job',

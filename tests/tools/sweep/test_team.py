@@ -13,7 +13,7 @@ import pytest
 
 from zoo.core.errors import RunError, UserError
 from zoo.core.processes import n_core
-from zoo.tools.sweep.processes import Ended, Team, Tell, say_if_too_many
+from zoo.tools.sweep.team import Ended, Team, Tell, say_if_too_many
 
 
 class OwnError(UserError):
