@@ -1,4 +1,4 @@
-"""The building blocks of translators: tables of keys, ids of envs, literals from files that are not run."""
+"""The building blocks of translators: tables of keys, readers of values, ids of envs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from zoo.config.section import ConfigError
 from zoo.tools.importers.conversion import Draft, nearest_divisor, one_of, put_env, rows_of, translate
-from zoo.tools.importers.files import literal_text, read_yaml
 
 ROWS = rows_of(
     {
@@ -127,28 +126,3 @@ def test_id_that_is_no_env_here_is_kept_with_a_word(name, said):
     draft = Draft()
     put_env(draft, name, 'env')
     assert draft.config == {'env': {'id': name}} and said in draft.became[0][1]
-
-
-@pytest.mark.parametrize(
-    'text, value',
-    [
-        ('dict(a=[1, 2], b=nn.ReLU)', {'a': [1, 2], 'b': 'ReLU'}),
-        ("{'a': -1e-3, 'b': (1, None)}", {'a': -1e-3, 'b': [1, None]}),
-        ('512 * 20', 10_240),
-        ('nn.Tanh()', 'Tanh'),
-    ],
-)
-def test_literal_is_read(text, value):
-    assert literal_text(text) == value
-
-
-@pytest.mark.parametrize('text', ['open("x")', '1 +', '"a" * 10', '9 ** 999', 'f(1)'])
-def test_code_is_refused(text):
-    with pytest.raises(ValueError):
-        literal_text(text)
-
-
-def test_yaml_has_anchors_merges_and_float_tags(tmp_path):
-    path = tmp_path / 'a.yml'
-    path.write_text('a: &a\n  n: !!float 1e5\nb:\n  <<: *a\n  m: 2\n')
-    assert read_yaml(path) == {'a': {'n': 1e5}, 'b': {'n': 1e5, 'm': 2}}

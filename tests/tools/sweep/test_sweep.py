@@ -88,25 +88,9 @@ def test_steps_to_the_goal_are_compared_where_one_is_set(tmp_path: Path) -> None
 
 def test_sweep_whose_first_trials_all_fail_ends_with_the_reason(tmp_path: Path) -> None:
     broken = config(tmp_path)
-    broken['env'] = {**broken['env'], 'id': 'tests.tools.sweep.test_sweep:failing_env'}
+    broken['env'] = {**broken['env'], 'id': 'tests.tools.sweep.tiny:failing_env'}
     with pytest.raises(RunError, match='first 3 trials all failed.*it broke'):
         sweep(broken, [SPACE], n=20)
-
-
-def failing_env() -> Any:
-    """An env that raises in its 100th step."""
-    import gymnasium
-
-    class Failing(gymnasium.Wrapper):
-        n_step = 0
-
-        def step(self, action: Any) -> Any:
-            self.n_step += 1
-            if self.n_step == 50:
-                raise ValueError('it broke')
-            return super().step(action)
-
-    return Failing(gymnasium.make('CartPole-v1'))
 
 
 @pytest.mark.parametrize(('jobs', 'said'), [(0, 'jobs is 0'), ('2', "jobs is '2'")])

@@ -58,6 +58,22 @@ def held_env(folder: str) -> gymnasium.Env:
     return Held(folder)
 
 
+class Failing(gymnasium.Wrapper):
+    """CartPole that raises in the 50th step of each env."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        self.n_step += 1
+        if self.n_step == 50:
+            raise ValueError('it broke')
+        return super().step(action)
+
+
+def failing_env() -> gymnasium.Env:
+    return Failing(gymnasium.make('CartPole-v1'))
+
+
 def hold(folder: Path, n_trial: int) -> None:
     """From now on all trials in this folder wait at their next env step while more than n_trial trials have begun."""
     (folder / 'hold').write_text(str(n_trial))
