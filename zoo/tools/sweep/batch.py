@@ -29,9 +29,9 @@ from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
 from zoo.tools.results.read import from_here, read_run
 from zoo.tools.results.table import as_data, rows_of, table
-from zoo.tools.sweep.team import Ended, Team, Tell, say_if_too_many, set_log_format
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.spaces import parts_of_text
+from zoo.tools.sweep.team import Ended, Team, Tell, say_if_too_many, set_log_format
 
 MAX_RUN = 1_000
 MAX_NAME = 100  # most characters in the name of a folder

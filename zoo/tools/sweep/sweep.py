@@ -25,9 +25,9 @@ from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
 from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, finer_freq, make_plan
-from zoo.tools.sweep.team import Team, Tell, say_if_too_many
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.study import COUNTED, StorageError, Study, SweepResult, TrialOutcome, TrialRow, beating
+from zoo.tools.sweep.team import Team, Tell, say_if_too_many
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
