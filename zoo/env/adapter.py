@@ -12,7 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
-from zoo.env.entry_names import check_names, name_of, renaming
+from zoo.env.entry_names import check_names, name_of, renaming, with_keys, with_names
 from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError, as_flag
 
 ROLES = ('observation', 'action')
@@ -22,6 +22,12 @@ WAY_OUT = {
     'Sequence': 'pad the sequence to a fixed length, with a MultiBinary that says which entries are real',
     'Graph': 'give nodes and edges as Box arrays that are padded to a fixed size',
     'OneOf': 'use a Dict that holds a Discrete choice and all alternatives',
+}
+OLD_METADATA = {'render.modes': 'render_modes', 'video.frames_per_second': 'render_fps'}
+"""Entries of the metadata of envs of old gym, and their names in gymnasium."""
+_METHODS = {
+    'reset': '`def reset(self, *, seed=None, options=None)` that returns `obs, info`',
+    'step': '`def step(self, action)` that returns `obs, reward, terminated, truncated, info`',
 }
 
 
@@ -37,29 +43,26 @@ def convert_space(space: object, role: str, name: str, path: str = '', droppable
     parts = getattr(space, 'spaces', None)
     if isinstance(parts, Mapping):
         return Dict(_convert_parts(parts, role, name, path, droppable))
+    dropped_path = path
+    if droppable is not None:
+        dropped_path = droppable
     if isinstance(parts, (tuple, list)) and 'OneOf' not in kinds:
         numbered = {str(i): part for i, part in enumerate(parts)}
         # entries of a Tuple have no names, so all of it is left out
-        if droppable is None:
-            whole = path
-        else:
-            whole = droppable
-        return Dict(_convert_parts(numbered, role, name, path, whole), is_tuple=True)
+        return Dict(_convert_parts(numbered, role, name, path, dropped_path), is_tuple=True)
     leaf = _convert_leaf(space)
-    if not path:
-        of = f'{role} space'
-    else:
-        of = f'{role} space, in the entry {path!r},'
     if leaf is None:
-        do = _way_out(space, role, path if droppable is None else droppable)
-        if not path:
-            has = f'the {role} space {space}'
-        else:
+        has = f'the {role} space {space}'
+        if path:
             has = f'in the entry {path!r} of its {role} space {space}'
+        do = _way_out(space, role, dropped_path)
         raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; {do}.')
     fault = space_fault(leaf)
     if fault:
-        raise UnsupportedEnvError(f'env {name!r}: the {of} {fault}.')
+        where = f'the {role} space'
+        if path:
+            where = f'the {role} space, in the entry {path!r},'
+        raise UnsupportedEnvError(f'env {name!r}: {where} {fault}.')
     return leaf
 
 
@@ -80,14 +83,17 @@ def _convert_parts(
 ) -> dict[str, Space]:
     check_names(parts, role, name)
     if not parts:
+        where = ''
         if path:
-            at = f' has no entries at {path!r}'
-        else:
-            at = ' has no entries'
-        raise UnsupportedEnvError(f'env {name!r}: the {role} space{at}, wanted one or more; leave empty ones out.')
+            where = f' at {path!r}'
+        raise UnsupportedEnvError(
+            f'env {name!r}: the {role} space has no entries{where}, wanted one or more; leave empty ones out.'
+        )
+    prefix = ''
+    if path:
+        prefix = f'{path}.'
     return {
-        name_of(key): convert_space(part, role, name, f'{path}.{name_of(key)}' if path else name_of(key), droppable)
-        for key, part in parts.items()
+        name_of(key): convert_space(part, role, name, prefix + name_of(key), droppable) for key, part in parts.items()
     }
 
 
@@ -104,16 +110,19 @@ def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | 
             return MultiBinary(tuple(map(int, shape)), _integer_type(space, MultiBinary.dtype))
         return Discrete(int(space.n), int(getattr(space, 'start', 0)), _integer_type(space, Discrete.dtype))
     if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None and np.dtype(space.dtype).kind in 'biuf':
-        low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), shape).copy() for b in (space.low, space.high))
-        return Box(low, high, np.dtype(space.dtype).name)
+        low = np.broadcast_to(np.asarray(space.low, dtype=np.float64), shape)
+        high = np.broadcast_to(np.asarray(space.high, dtype=np.float64), shape)
+        return Box(low.copy(), high.copy(), np.dtype(space.dtype).name)
     return None
 
 
 def _integer_type(space: object, usual: str) -> str:
     """The name of a space's number type; the usual one where the space has none that numpy knows as integers or bools."""
-    given = getattr(space, 'dtype', None)
+    dtype_of_space = getattr(space, 'dtype', None)
+    if dtype_of_space is None:
+        return usual
     try:
-        dtype = np.dtype(usual if given is None else given)
+        dtype = np.dtype(dtype_of_space)
     except TypeError:
         return usual
     if dtype.kind in 'biu':
@@ -150,21 +159,15 @@ def env_spaces(env: object, name: str) -> tuple[Space, Space]:
     return obs_space, action_space
 
 
-_METHODS = {
-    'reset': '`def reset(self, *, seed=None, options=None)` that returns `obs, info`',
-    'step': '`def step(self, action)` that returns `obs, reward, terminated, truncated, info`',
-}
-
-
 def check_methods(env: object, name: str) -> None:
     """Checks that the env defines `reset` and `step`. Raises: EnvContractError."""
     while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith('gymnasium.'):
         env = env.env  # only gymnasium's wrappers: a user's wrapper may define both without its env
-    for method, wanted in _METHODS.items():
-        found = getattr(env, method, None)
-        if not callable(found) or getattr(found, '__func__', None) is getattr(gymnasium.Env, method):
+    for name_of_method, wanted in _METHODS.items():
+        method = getattr(env, name_of_method, None)
+        if not callable(method) or getattr(method, '__func__', None) is getattr(gymnasium.Env, name_of_method):
             raise EnvContractError(
-                f'env {name!r}: its class {type(env).__name__} has no method `{method}`; write {wanted}.'
+                f'env {name!r}: its class {type(env).__name__} has no method `{name_of_method}`; write {wanted}.'
             )
 
 
@@ -193,36 +196,33 @@ class OldGymEnv(gymnasium.Env):
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
         self.metadata = _metadata(env)
         # wrappers of old gym pass on any keyword, even to an env that does not take it
-        resets = env.reset, getattr(getattr(env, 'unwrapped', env), 'reset', env.reset)
-        self._reset_takes_seed, self.takes_options = (
-            all(takes_keyword(reset, key) for reset in resets) for key in ('seed', 'options')
-        )
+        inner_reset = getattr(getattr(env, 'unwrapped', env), 'reset', env.reset)
+        self._reset_takes_seed = takes_keyword(env.reset, 'seed') and takes_keyword(inner_reset, 'seed')
+        self.takes_options = takes_keyword(env.reset, 'options') and takes_keyword(inner_reset, 'options')
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None and not self._reset_takes_seed and callable(getattr(self._env, 'seed', None)):
             self._env.seed(seed)
-        kwargs = {}
-        if options and self.takes_options:
-            kwargs = {'options': options}
+        kwargs: dict[str, Any] = {}
         if self._reset_takes_seed:
-            result = self._env.reset(seed=seed, **kwargs)
-        else:
-            result = self._env.reset(**kwargs)
-        is_both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-        is_both = is_both and not (self._is_pair and not isinstance(result[0], tuple))
-        if is_both:
+            kwargs['seed'] = seed
+        if options and self.takes_options:
+            kwargs['options'] = options
+        result = self._env.reset(**kwargs)
+        has_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        if self._is_pair and has_info:
+            has_info = isinstance(result[0], tuple)
+        if has_info:
             obs, info = result
-        else:
-            obs = result
-            info = {}
-        return self._seen(obs), info
+            return self._seen(obs), info
+        return self._seen(result), {}
 
     def _seen(self, obs: Any) -> Any:
         """An observation under the names and in the number types of the space."""
-        return _cast(self.observation_space, obs if self._obs_names is None else self._obs_names.named(obs))
+        return _cast(self.observation_space, with_names(self._obs_names, obs))
 
     def step(self, action: Action) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = self._env.step(action if self._action_names is None else self._action_names.keyed(action))
+        result = self._env.step(with_keys(self._action_names, action))
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
             terminated = as_flag('terminated', terminated)
@@ -245,8 +245,7 @@ class OldGymEnv(gymnasium.Env):
         if not callable(render):
             raise NotImplementedError(f'{type(self._env).__name__} has no render()')
         # wrappers of old gym pass on any keyword, see above
-        takes_mode = takes_keyword(render, 'mode') and takes_keyword(_innermost(self._env).render, 'mode')
-        if takes_mode:
+        if takes_keyword(render, 'mode') and takes_keyword(_innermost(self._env).render, 'mode'):
             return render(mode='rgb_array')
         return render()
 
@@ -255,16 +254,12 @@ class OldGymEnv(gymnasium.Env):
             self._env.close()
 
 
-OLD_METADATA = {'render.modes': 'render_modes', 'video.frames_per_second': 'render_fps'}
-"""Entries of the metadata of envs of old gym, and their names in gymnasium."""
-
-
 def _metadata(env: object) -> dict[str, Any]:
-    given = dict(getattr(env, 'metadata', None) or {})
+    metadata = dict(getattr(env, 'metadata', None) or {})
     for old, new in OLD_METADATA.items():
-        if old in given:
-            given.setdefault(new, given[old])
-    return given
+        if old in metadata:
+            metadata.setdefault(new, metadata[old])
+    return metadata
 
 
 def _innermost(env: Any) -> Any:
@@ -315,9 +310,9 @@ def creator_of(entry_point: object) -> Callable[..., Any]:
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    method = None
-    if env.has_wrapper_attr('action_masks'):
-        method = env.get_wrapper_attr('action_masks')
+    if not env.has_wrapper_attr('action_masks'):
+        return None
+    method = env.get_wrapper_attr('action_masks')
     if callable(method):
         return method
     return None
@@ -331,10 +326,9 @@ def check_limits(env: object, n_env: int, n_step: int | None, training: bool, na
     """
     most = limit_of(env, 'max_num_envs')
     if most is not None and n_env > most:
+        key = 'env.evaluator_env_num'
         if training:
             key = 'env.collector_env_num'
-        else:
-            key = 'env.evaluator_env_num'
         raise UnsupportedEnvError(
             f'{key} is {n_env} but {name!r} supports {most} envs at most, its max_num_envs; use {most} or fewer.'
         )
@@ -348,13 +342,17 @@ def check_limits(env: object, n_env: int, n_step: int | None, training: bool, na
 
 def limit_of(env: object, attribute: str) -> int | None:
     """A limit that an env or its class gives, None if it gives none."""
-    value = getattr(env if isinstance(env, type) else getattr(env, 'unwrapped', env), attribute, None)
+    inner = env
+    if not isinstance(env, type):
+        inner = getattr(env, 'unwrapped', env)
+    value = getattr(inner, attribute, None)
     if isinstance(value, int) and value > 0:
         return value
     return None
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space:
+    """The gymnasium space of a zoo space."""
     if isinstance(space, Dict):
         parts = {key: gymnasium_space(part) for key, part in space.spaces.items()}
         if space.is_tuple:
@@ -368,11 +366,17 @@ _GYMNASIUM: dict[type, Callable[[Any], gymnasium.Space]] = {
     MultiDiscrete: lambda space: gymnasium.spaces.MultiDiscrete(
         np.reshape(space.nvec, space.shape), start=np.reshape(space.start, space.shape), dtype=np.dtype(space.dtype)
     ),
-    MultiBinary: lambda space: gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape),
+    MultiBinary: lambda space: _multi_binary(space.shape),
     Box: lambda space: gymnasium.spaces.Box(
         _as_bound(space.low, space.dtype), _as_bound(space.high, space.dtype), dtype=np.dtype(space.dtype).type
     ),
 }
+
+
+def _multi_binary(shape: tuple[int, ...]) -> gymnasium.spaces.MultiBinary:
+    if len(shape) == 1:
+        return gymnasium.spaces.MultiBinary(shape[0])
+    return gymnasium.spaces.MultiBinary(shape)
 
 
 def _dtype_argument(space: Discrete) -> dict[str, Any]:
@@ -386,9 +390,9 @@ def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:
     dtype = np.dtype(name)
     if dtype.kind not in 'iu' or dtype.itemsize < 8:
         return bound.astype(dtype)
-    # float(high) is larger than high: clip again as int
     low = np.iinfo(dtype).min
     high = np.iinfo(dtype).max
+    # float(high) is larger than high: clip again as int
     exact = [min(max(int(x), low), high) for x in np.clip(bound, float(low), float(high)).ravel()]
     return np.array(exact, dtype=dtype).reshape(bound.shape)
 
@@ -396,17 +400,20 @@ def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:
 def _cast(space: gymnasium.Space, obs: object) -> object:
     """A copy in the dtypes of the space: old envs often give float64 for a float32 space, and some reuse one array."""
     if isinstance(space, gymnasium.spaces.Dict) and isinstance(obs, Mapping):
-        return {key: _cast(space.spaces[key], x) if key in space.spaces else x for key, x in obs.items()}
+        entries = dict(obs)
+        for key in space.spaces.keys() & entries.keys():
+            entries[key] = _cast(space.spaces[key], entries[key])
+        return entries
     if isinstance(space, gymnasium.spaces.Tuple) and isinstance(obs, tuple):
         return tuple(_cast(part, x) for part, x in zip(space.spaces, obs, strict=False))
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return obs
-    given = np.asarray(obs)
+    array = np.asarray(obs)
     dtype = np.dtype(space.dtype)
-    cast = given.astype(dtype)
-    if dtype.kind != 'f' and not np.can_cast(given.dtype, dtype) and not np.array_equal(cast, given):
-        at = np.argwhere(cast != given)[0]
-        got = f'the observation has {given[tuple(at)]} ({given.dtype})'
+    cast = array.astype(dtype)
+    if dtype.kind != 'f' and not np.can_cast(array.dtype, dtype) and not np.array_equal(cast, array):
+        at = np.argwhere(cast != array)[0]
+        got = f'the observation has {array[tuple(at)]} ({array.dtype})'
         wanted = f'{dtype} as in observation_space'
         raise BrokenContractError(got, wanted, 'scale it to what the space says, or correct the space')
     return cast

@@ -25,27 +25,27 @@ def kept_space(space: object, drop: Sequence[EntryName], name: str) -> Space:
     paths = list(_paths(space))
     dropped: set[tuple[str, ...]] = set()
     for entry in drop:
-        is_dotted = isinstance(entry, str)
-        found = [path for path in paths if ('.'.join(path) == entry if is_dotted else path == tuple(entry))]
-        if is_dotted:
-            shown = entry
+        if isinstance(entry, str):
+            named = [path for path in paths if '.'.join(path) == entry]
+            shown: object = entry
         else:
+            named = [path for path in paths if path == tuple(entry)]
             shown = list(entry)
-        if not found:
+        if not named:
             are = f'the entries of the observations are {", ".join(map(repr, map(".".join, paths)))}; use some of these'
             if not paths:
                 are = f'the observations are {space}, which has no named entries; leave it out'
             raise UnsupportedEnvError(f'env {name!r}: env.drop_obs names {shown!r} but {are}.')
-        if len(found) > 1:
+        if len(named) > 1:
+            several = ' and '.join(str(list(path)) for path in named)
             raise UnsupportedEnvError(
-                f'env {name!r}: env.drop_obs names {shown!r}, which means {" and ".join(str(list(path)) for path in found)}; '
-                'give the list of names.'
+                f'env {name!r}: env.drop_obs names {shown!r}, which means {several}; give the list of names.'
             )
-        dropped.update(found)
-    kept = _pruned(space, (), dropped)
-    if kept is None:
+        dropped.update(named)
+    pruned = _pruned(space, (), dropped)
+    if pruned is None:
         raise UnsupportedEnvError(f'env {name!r}: env.drop_obs leaves no entry of the observations; name fewer.')
-    return convert_space(kept, 'observation', name)
+    return convert_space(pruned, 'observation', name)
 
 
 class _Parts:
@@ -76,8 +76,8 @@ def _pruned(space: Any, path: tuple[str, ...], dropped: set[tuple[str, ...]]) ->
         return None
     if not entries:
         return space
-    kept = {key: _pruned(part, (*path, str(key)), dropped) for key, part in entries.items()}
-    left = {key: part for key, part in kept.items() if part is not None}
+    pruned = {key: _pruned(part, (*path, str(key)), dropped) for key, part in entries.items()}
+    left = {key: part for key, part in pruned.items() if part is not None}
     if left:
         return _Parts(left)
     return None

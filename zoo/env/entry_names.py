@@ -65,40 +65,25 @@ class Renaming:
     def named(self, value: Raw) -> Raw:
         """The value with the names of zoo; one that has not the form of the space is unchanged, and refused later."""
         if self._is_tuple:
-            return self._of_tuple(value, lambda each, part: each.named(part))
+            return self._of_tuple(value, with_names)
         if isinstance(value, np.ndarray) and value.dtype == object:  # final observations, None where no episode ended
             rows = np.empty_like(value)
             rows[:] = [self.named(row) for row in value]
             return rows
         if not isinstance(value, Mapping):
             return value
-        entries = {}
-        for key, part in value.items():
-            each = self._inner.get(key)
-            if each is None:
-                entries[name_of(key)] = part
-            else:
-                entries[name_of(key)] = each.named(part)
-        return entries
+        return {name_of(key): with_names(self._inner.get(key), part) for key, part in value.items()}
 
     def keyed(self, value: Raw) -> Raw:
         """The value with the keys of the env."""
         if self._is_tuple:
-            return self._of_tuple(value, lambda each, part: each.keyed(part))
-        entries = {}
-        for key, each in self._inner.items():
-            part = value[name_of(key)]
-            if each is None:
-                entries[key] = part
-            else:
-                entries[key] = each.keyed(part)
-        return entries
+            return self._of_tuple(value, with_keys)
+        return {key: with_keys(inner, value[name_of(key)]) for key, inner in self._inner.items()}
 
-    def _of_tuple(self, value: Raw, change: Callable[[Renaming, Raw], Raw]) -> Raw:
+    def _of_tuple(self, value: Raw, change: Callable[[Renaming | None, Raw], Raw]) -> Raw:
         if not isinstance(value, tuple) or len(value) != len(self._inner):
             return value
-        pairs = zip(self._inner.values(), value, strict=True)
-        return tuple(part if each is None else change(each, part) for each, part in pairs)
+        return tuple(change(inner, part) for inner, part in zip(self._inner.values(), value, strict=True))
 
     def space(self, space: gymnasium.Space, role: str, name: str) -> gymnasium.Space:
         """The space with the names of zoo. Args: role, name: as of `check_names`. Raises: UnsupportedEnvError."""
@@ -119,6 +104,20 @@ class Renaming:
         return inner.space(part, role, name)
 
 
+def with_names(rename: Renaming | None, value: Raw) -> Raw:
+    """`rename.named(value)`, or the value itself where nothing is renamed."""
+    if rename is None:
+        return value
+    return rename.named(value)
+
+
+def with_keys(rename: Renaming | None, value: Raw) -> Raw:
+    """`rename.keyed(value)`, or the value itself where nothing is renamed."""
+    if rename is None:
+        return value
+    return rename.keyed(value)
+
+
 class NamedEnv(gymnasium.Wrapper):
     """An env whose observations and actions have strings as names, made from one with other keys."""
 
@@ -133,15 +132,11 @@ class NamedEnv(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        return obs if self._obs is None else self._obs.named(obs), info
+        return with_names(self._obs, obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        if self._action is None:
-            sent = action
-        else:
-            sent = self._action.keyed(action)
-        obs, *rest = self.env.step(sent)
-        return (obs if self._obs is None else self._obs.named(obs), *rest)  # type: ignore[return-value]
+        obs, *rest = self.env.step(with_keys(self._action, action))
+        return with_names(self._obs, obs), *rest  # type: ignore[return-value]
 
 
 class NamedVectorEnv(gymnasium.vector.VectorWrapper):
@@ -160,19 +155,13 @@ class NamedVectorEnv(gymnasium.vector.VectorWrapper):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        return obs if self._obs is None else self._obs.named(obs), info
+        return with_names(self._obs, obs), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if self._action is None:
-            sent = actions
-        else:
-            sent = self._action.keyed(actions)
-        obs, reward, terminated, truncated, info = self.env.step(sent)
-        if self._obs is None:
-            return obs, reward, terminated, truncated, info
-        if 'final_obs' in info:
+        obs, reward, terminated, truncated, info = self.env.step(with_keys(self._action, actions))
+        if self._obs is not None and 'final_obs' in info:
             info = {**info, 'final_obs': self._obs.named(info['final_obs'])}
-        return self._obs.named(obs), reward, terminated, truncated, info
+        return with_names(self._obs, obs), reward, terminated, truncated, info
 
 
 def has_other_keys(env: object) -> bool:
