@@ -19,8 +19,9 @@ from zoo.cluster.scheduler import RolloutScheduler
 from zoo.core.data import final_rows
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
-from zoo.env.errors import EnvContractError, EnvError, Restarts
+from zoo.env.errors import EnvContractError, EnvError
 from zoo.env.interface import EnvCommand
+from zoo.env.restarts import Restarts
 from zoo.run.config import resolve_config
 from zoo.worker.collector import RolloutExtras
 

@@ -18,7 +18,8 @@ from tests.forked import run_python
 from tests.policy_envs import job_config
 from zoo.config.yaml_io import save_yaml
 from zoo.env import EnvConfig, check_env, make_vector_env
-from zoo.env.errors import EnvContractError, UnsupportedEnvError, close_in_time
+from zoo.env.closing import close_in_time
+from zoo.env.errors import EnvContractError, UnsupportedEnvError
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 

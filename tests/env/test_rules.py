@@ -14,7 +14,7 @@ from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig, UnsupportedEnvError, make_vector_env
 from zoo.env.config import env_config
-from zoo.env.errors import BROKEN
+from zoo.env.infos import BROKEN
 from zoo.env.interface import StepBlock
 from zoo.env.rules import BrokenEpisodes
 

@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, TensorEnv, TensorVectorEnv, VectorEnv, make_vector_env
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD
+from zoo.env.infos import RAW, RAW_END, RAW_REWARD
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate

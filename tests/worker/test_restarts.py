@@ -29,8 +29,8 @@ from zoo import serial_pipeline
 from zoo.core.data import leaves
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, make_vector_env
-from zoo.env.errors import Restarts
 from zoo.env.interface import EnvCommand
+from zoo.env.restarts import Restarts
 from zoo.rl_utils.gae import gae, gae_data
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
@@ -217,7 +217,7 @@ def test_worker_that_fails_in_any_way_is_recreated(fault: str, what: str, file: 
         data = collector.collect().data
     failed = next(env for env in (0, 1) if len(rows(data['is_reset'], env)))
     assert rows(data['is_reset'], failed) == [5, 6, 7]
-    [warning] = [record.getMessage() for record in caplog.records if record.name == 'zoo.env.errors']
+    [warning] = [record.getMessage() for record in caplog.records if record.name == 'zoo.env.restarts']
     assert f'index {failed}' in warning and what in warning
     assert warning.endswith('it is made anew (1 of at most 10 restarts)')
     collector.groups[0].env.close()

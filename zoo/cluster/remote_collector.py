@@ -23,8 +23,9 @@ from zoo.config.section import ConfigLike, plain
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
-from zoo.env.errors import EnvError, Restarts
+from zoo.env.errors import EnvError
 from zoo.env.interface import BlockField, EnvCommand, StepBlock
+from zoo.env.restarts import Restarts
 from zoo.env.settings import keep_setting, sendable
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode

@@ -18,8 +18,8 @@ from zoo.cluster.pickled_code import check_versions, unpacked
 from zoo.config.section import Config
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups
-from zoo.env.errors import Restarts
 from zoo.env.interface import EnvCommand
+from zoo.env.restarts import Restarts
 from zoo.worker.collector import Collector
 from zoo.worker.env_watch import watch_calls
 

@@ -13,7 +13,8 @@ from gymnasium.envs.registration import load_env_creator
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
 from zoo.env.entry_names import check_names, name_of, renaming, with_keys, with_names
-from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError, as_flag
+from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError
+from zoo.env.validation import as_flag
 
 ROLES = ('observation', 'action')
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'

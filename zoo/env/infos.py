@@ -17,8 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError
+from zoo.env.errors import BrokenContractError
 
+BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was recreated
+RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
+RAW_REWARD = 'raw_reward'
+RAW_END = 'raw_end'
 # keys of gymnasium's infos
 FINAL_OBS = 'final_obs'
 FINAL_INFO = 'final_info'

@@ -30,6 +30,7 @@ from zoo.env.adapter import (
     takes_optional_seed,
     takes_options,
 )
+from zoo.env.calls import env_call, locate
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
 from zoo.env.entry_names import NamedEnv, has_other_keys
 from zoo.env.errors import (
@@ -39,8 +40,6 @@ from zoo.env.errors import (
     NoAnswerError,
     UnknownEnvError,
     UnsupportedEnvError,
-    env_call,
-    locate,
     made_at,
 )
 from zoo.env.families.family import EnvFamily

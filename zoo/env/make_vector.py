@@ -14,11 +14,14 @@ from gymnasium.envs.registration import EnvSpec
 from zoo.config.section import own_copy
 from zoo.core.seeding import child_seeds, stream
 from zoo.env.adapter import creator_of
+from zoo.env.calls import locate
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config, wrapper_fields
-from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, close_in_time, locate, made_at
+from zoo.env.errors import EnvContractError, UnsupportedEnvError, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
 from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env, seeds_constructor
+from zoo.env.restarts import Restarts
 from zoo.env.seeded import SeededMaker
 from zoo.env.vector import VectorEnv, use_fast_action_space
 

@@ -11,7 +11,8 @@ import torch
 from zoo.core.data import Obs
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
-from zoo.env.errors import EnvContractError, Place, bad_obs, not_finite_error
+from zoo.env.errors import EnvContractError, Place
+from zoo.env.validation import bad_obs, not_finite_error
 
 
 class ArrayReader:

@@ -12,8 +12,8 @@ from torch import Tensor
 from zoo.core.data import map_tensors
 from zoo.core.spaces import ACTION_MASK, Space
 from zoo.env.config import EndsConfig
-from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, Place
-from zoo.env.infos import FINAL_OBS, Number, end_infos, last_obs
+from zoo.env.errors import Place
+from zoo.env.infos import BROKEN, FINAL_OBS, RAW_END, RAW_REWARD, Number, end_infos, last_obs
 from zoo.env.interface import BlockField, StepBlock, StepRow
 from zoo.env.readers import ArrayReader
 

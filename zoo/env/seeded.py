@@ -1,13 +1,28 @@
-"""Makers of envs whose constructors take a seed."""
+"""Seeds of several envs and of recreated ones; makers of envs whose constructors take a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
-from zoo.env.errors import restart_seed
+Seeds = int | Sequence[int | None] | None  # of a reset of several envs
+
+
+def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
+    """One seed for each env, as in gymnasium: from an int seed, seed + 1, seed + 2 and so on."""
+    if isinstance(seed, int):
+        return list(range(seed, seed + n_env))
+    return list(seed or [None] * n_env)
+
+
+def restart_seed(seed: int | None, count: int) -> int | None:
+    """The seed of a recreated env, from the seed of the failed env and the number of restarts; None if that seed is None."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
 
 
 class SeededMaker:

@@ -21,38 +21,25 @@ from gymnasium.vector.utils import concatenate, iterate
 from zoo.config.section import own_copy
 from zoo.core.action_map import Actions
 from zoo.env.adapter import takes_options
-from zoo.env.errors import (
-    BROKEN,
-    CALLS,
-    CONSTRUCTION,
-    CONSTRUCTION_CALLS,
+from zoo.env.calls import CALLS, CONSTRUCTION_CALLS, env_call, locate
+from zoo.env.closing import close_in_time
+from zoo.env.errors import STOPS, BrokenContractError, Place, UnsupportedEnvError, add_hint, made_at
+from zoo.env.infos import BROKEN, FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
+from zoo.env.interface import EnvCommand
+from zoo.env.restarts import CONSTRUCTION, RESET, Restarts
+from zoo.env.seeded import Seeds, restart_seed, seeds_of
+from zoo.env.settings import apply, keep_setting
+from zoo.env.validation import (
     FLAGS,
     RAW_ERRORS,
-    RESET,
-    STOPS,
-    BrokenContractError,
-    Place,
-    Restarts,
-    Seeds,
-    UnsupportedEnvError,
-    add_hint,
     as_flag,
     check_n_action,
     check_obs,
     check_result,
     check_spaces,
     checked_call,
-    close_in_time,
-    env_call,
-    locate,
-    made_at,
     raise_if_broken,
-    restart_seed,
-    seeds_of,
 )
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
-from zoo.env.interface import EnvCommand
-from zoo.env.settings import apply, keep_setting
 from zoo.env.vector import VectorEnv, use_fast_action_space
 
 

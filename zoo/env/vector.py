@@ -15,26 +15,17 @@ from zoo.core.data import Obs, map_tensors
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
+from zoo.env.calls import CALLS
+from zoo.env.closing import close_in_time
 from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.entry_names import NamedVectorEnv, has_other_keys
-from zoo.env.errors import (
-    CALLS,
-    RAW,
-    STOPS,
-    Place,
-    UnsupportedEnvError,
-    close_in_time,
-    flag_array,
-    lost_mask_error,
-    n_action,
-    not_finite_error,
-    raise_if_contract,
-    shapes_error,
-)
+from zoo.env.errors import STOPS, Place, UnsupportedEnvError
+from zoo.env.infos import RAW
 from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock, autoreset_of
 from zoo.env.obs_bounds import BoundsWatch
 from zoo.env.readers import ArrayReader, obs_reader
 from zoo.env.rules import AUTORESET_RULES, BrokenEpisodes, Ends, Masks, RawRewards, RowRule
+from zoo.env.validation import flag_array, lost_mask_error, n_action, not_finite_error, raise_if_contract, shapes_error
 
 BOOL = np.dtype(bool)
 

@@ -38,34 +38,15 @@ from zoo.core.action_map import Action, Actions
 from zoo.core.errors import pickled_error, show_error, unpickled_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
-from zoo.env.errors import (
-    BROKEN,
-    CONSTRUCTION,
-    CONSTRUCTION_CALLS,
-    RESET,
-    BrokenContractError,
-    EnvError,
-    Place,
-    Restarts,
-    Seeds,
-    WorkerTraceback,
-    add_place,
-    as_flag,
-    check_n_action,
-    check_spaces,
-    checked_call,
-    close_in_time,
-    close_words,
-    locate,
-    made_at,
-    raised_at,
-    restart_seed,
-    seeds_of,
-)
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
+from zoo.env.calls import CONSTRUCTION_CALLS, locate
+from zoo.env.closing import close_in_time, close_words
+from zoo.env.errors import BrokenContractError, EnvError, Place, WorkerTraceback, add_place, made_at, raised_at
+from zoo.env.infos import BROKEN, FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
 from zoo.env.interface import EnvCommand
-from zoo.env.seeded import for_start
+from zoo.env.restarts import CONSTRUCTION, RESET, Restarts
+from zoo.env.seeded import Seeds, for_start, restart_seed, seeds_of
 from zoo.env.settings import apply, outcome, result, sendable
+from zoo.env.validation import as_flag, check_n_action, check_spaces, checked_call
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
 POLL_S = 0.25  # limit of one poll of a pipe

@@ -28,16 +28,9 @@ from zoo.core.spaces import (
 )
 from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
 from zoo.env.config import EnvConfig, MaskSource
-from zoo.env.errors import (
-    RAW_ERRORS,
-    BrokenContractError,
-    UnsupportedEnvError,
-    as_flag,
-    check_obs,
-    raised_at,
-    show_value,
-)
+from zoo.env.errors import BrokenContractError, UnsupportedEnvError, raised_at, show_value
 from zoo.env.masks import WHAT, flat_mask, no_mask_error
+from zoo.env.validation import RAW_ERRORS, as_flag, check_obs
 
 
 class BinsEnv(gymnasium.ActionWrapper):

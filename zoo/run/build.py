@@ -26,8 +26,8 @@ from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
-from zoo.env.errors import Restarts
 from zoo.env.make import env_name
+from zoo.env.restarts import Restarts
 from zoo.model.check import AllocationError, AllocationLimit
 from zoo.model.inputs import unscaled_bytes
 from zoo.policy.base import Policy

@@ -16,7 +16,8 @@ from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
-from zoo.env.errors import STOPS, NoAnswerError, close_in_time
+from zoo.env.closing import close_in_time
+from zoo.env.errors import STOPS, NoAnswerError
 from zoo.env.ids import faster_family
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.family import N_ENV

@@ -19,7 +19,8 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from zoo.env import EnvError
-from zoo.env.errors import CALLS, NoAnswerError, own_line
+from zoo.env.calls import CALLS
+from zoo.env.errors import NoAnswerError, own_line
 
 T = TypeVar('T')
 POLL_S = 1.0  # seconds between two looks, at most

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from zoo.core.errors import closest, shown
 from zoo.env import AnyVectorEnv
-from zoo.env.errors import BROKEN
-from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
+from zoo.env.infos import BROKEN, FINAL_INFO, OWN_KEYS, end_infos, step_values
 from zoo.env.interface import RowObserver, StepRow
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD
 from zoo.env.families.family import ActionCheck, import_extra
+from zoo.env.infos import RAW, RAW_END, RAW_REWARD
 from zoo.env.inspection.family import random_actions
 from zoo.env.make import env_name, find_env
 from zoo.env.make_vector import constructor_seeds

@@ -14,9 +14,9 @@ import zoo.core.spaces as plain
 from zoo.core.action_map import ActionMap
 from zoo.core.spaces import leaf_spaces, mask_space
 from zoo.env import EnvConfig, EnvError, EnvKwargsError, check_env, make_env, make_vector_env
-from zoo.env.errors import action_of
 from zoo.env.inspection.family import random_actions
 from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
+from zoo.env.validation import action_of
 
 
 def test_remember_cue_pays_only_for_the_cue_of_the_first_observation() -> None:

@@ -13,8 +13,9 @@ from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, Place
+from zoo.env.errors import EnvError, Place
 from zoo.env.families.family import ActionCheck, EnvRequest, env_family, import_extra
+from zoo.env.infos import RAW, RAW_END, RAW_REWARD
 
 EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
 MAX_FRAMES = 108_000  # of one episode, half an hour at 60 frames a second

@@ -22,8 +22,9 @@ from gymnasium.vector.utils import batch_space
 
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvKwargsError, MissingExtraError, UnsupportedEnvError
+from zoo.env.errors import EnvKwargsError, MissingExtraError, UnsupportedEnvError
 from zoo.env.families.family import ActionCheck, EnvRequest, env_family, import_extra
+from zoo.env.infos import RAW, RAW_END, RAW_REWARD
 from zoo.env.make import raise_kwargs_error
 
 EXTRA = 'envpool'

@@ -18,12 +18,15 @@ from zoo.core.data import Obs
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import Box, Discrete, Leaf, MultiBinary, Space, leaf_spaces, mask_space, obs_to_tensor
 from zoo.env.adapter import creator_of, env_spaces
+from zoo.env.calls import env_call
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
-from zoo.env.errors import STOPS, EnvContractError, action_of, close_in_time, env_call
+from zoo.env.errors import STOPS, EnvContractError
 from zoo.env.inspection.family import SEED, Finding, Range, random_actions
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import make_vector_env
+from zoo.env.validation import action_of
 
 N_STEP = 50
 CLOSE = 1e-3  # relative difference of numbers that are the same up to float32 and the order of sums

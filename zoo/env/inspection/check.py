@@ -38,28 +38,10 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import env_spaces, takes_keyword
+from zoo.env.calls import CALLS, env_call
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import (
-    CALLS,
-    RAW_ERRORS,
-    RESET_DO,
-    STEP_DO,
-    STOPS,
-    BrokenContractError,
-    EnvContractError,
-    Place,
-    action_of,
-    add_place,
-    as_flag,
-    bad_reward,
-    close_in_time,
-    entries_of,
-    env_call,
-    fits,
-    raise_if_broken,
-    reshaping,
-    show_value,
-)
+from zoo.env.errors import STOPS, BrokenContractError, EnvContractError, Place, add_place, show_value
 from zoo.env.families.family import EnvFamily
 from zoo.env.infos import last_obs
 from zoo.env.inspection.family import (
@@ -83,6 +65,18 @@ from zoo.env.inspection.family import (
 from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, WidenedBounds, is_scaled_by_bounds, widened_bounds
+from zoo.env.validation import (
+    RAW_ERRORS,
+    RESET_DO,
+    STEP_DO,
+    action_of,
+    as_flag,
+    bad_reward,
+    entries_of,
+    fits,
+    raise_if_broken,
+    reshaping,
+)
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)

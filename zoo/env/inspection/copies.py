@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 
 from zoo.config.section import own_copy
+from zoo.env.calls import env_call
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
-from zoo.env.errors import close_in_time, env_call
 from zoo.env.inspection.family import Finding, seed_actions
 from zoo.env.make import EnvMaker, env_name, reset_kwargs, seeds_constructor
 

@@ -21,6 +21,7 @@ from zoo.core import processes
 from zoo.core.errors import UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Leaf, Space, leaf_spaces, space_words
 from zoo.env.adapter import env_spaces
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import (
     STOPS,
@@ -29,7 +30,6 @@ from zoo.env.errors import (
     EnvKwargsError,
     MissingExtraError,
     UnknownEnvError,
-    close_in_time,
     raised_at,
 )
 from zoo.env.inspection.bounds import far_bounds

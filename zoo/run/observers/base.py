@@ -16,7 +16,7 @@ from zoo.core.data import Metrics, Rollout
 from zoo.core.seeding import stream
 from zoo.core.timer import Clocks, Timer
 from zoo.env import AnyVectorEnv
-from zoo.env.errors import Restarts
+from zoo.env.restarts import Restarts
 from zoo.env.settings import RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.modes import LearnMode

@@ -19,8 +19,10 @@ from gymnasium.vector import AutoresetMode
 from zoo.core.errors import UserError, missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.adapter import creator_of, takes_keyword
+from zoo.env.calls import locate
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, close_in_time, locate, raised_at
+from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, raised_at
 from zoo.env.families.family import EnvFamily
 from zoo.env.given import GivenVectorEnv
 from zoo.env.interface import AnyVectorEnv
