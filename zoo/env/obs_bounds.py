@@ -75,17 +75,19 @@ class _Watched(NamedTuple):
 
     name: str
     space: Box
+    is_scaled: bool  # by its bounds
     low: np.ndarray
     high: np.ndarray
 
 
 def _watched(name: str, space: Box) -> _Watched:
+    is_scaled = is_scaled_by_bounds(space)
     dtype: type[np.number] = np.float32
-    if is_scaled_by_bounds(space):
+    if is_scaled:
         dtype = np.uint8
     bounds = widened_bounds(space)
     with np.errstate(over='ignore'):
-        return _Watched(name, space, bounds.low.astype(dtype), bounds.high.astype(dtype))
+        return _Watched(name, space, is_scaled, bounds.low.astype(dtype), bounds.high.astype(dtype))
 
 
 class BoundsWatch:
@@ -131,7 +133,7 @@ class BoundsWatch:
         is_due = self._n_seen <= self._n_first or self._n_seen % LOOK_FREQ == 0
         self._n_look += is_due
         for path, watched in list(self._watched.items()):
-            if is_scaled_by_bounds(watched.space):
+            if watched.is_scaled:
                 self._look(path, _leaf_at(obs, path), self._n_seen)
             elif is_due:
                 self._look(path, _leaf_at(obs, path), self._n_look)
@@ -145,12 +147,11 @@ class BoundsWatch:
         rows = x[n % stride :: stride].numpy()
         if not ((rows < low).any() or (rows > high).any()):
             return
-        is_scaled = is_scaled_by_bounds(watched.space)
-        if is_scaled and (rows > high).any():
+        if watched.is_scaled and (rows > high).any():
             words = self._words(watched, rows, rows > high)
             raise EnvContractError(f'{words}, by which images of bytes are scaled; {NARROWER}.')
         words = self._words(watched, rows, (rows < low) | (rows > high))
-        if is_scaled:
+        if watched.is_scaled:
             self._watched[path] = watched._replace(low=np.zeros_like(low))  # the upper bound is looked at further on
             self._say(f'{words}; {BELOW}.')
         else:
