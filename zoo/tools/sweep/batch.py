@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,8 +34,11 @@ from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.spaces import parts_of_text
 from zoo.tools.sweep.team import Ended, Team, Tell, say_if_too_many, set_log_format
 
+logger = logging.getLogger(__name__)
+State = Literal['done', 'failed', 'stopped', 'waiting']
 MAX_RUN = 1_000
 MAX_NAME = 100  # most characters in the name of a folder
+QUIET = 'logger.console=off'  # otherwise lines of several runs would mix
 _RANGE = re.compile(r'(-?\d+)\.\.(-?\d+)')
 _NEARLY_RANGE = re.compile(r'(\d+)(?:\.{3,}|-|:)(\d+)')  # other notations for a range of seeds
 TEXT_KEYS = ('exp_name', 'logger.root')
@@ -78,13 +82,10 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
         elif key in several:
             raise ConfigError(f'{key} has several values twice; give them once.')
         else:
-            fixed = [one for one in fixed if split_override(one)[0] != key]
+            fixed = [other for other in fixed if split_override(other)[0] != key]
             several[key] = values
     if seeds is not None:
-        if 'seed' in several:
-            raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
-        if seeds < 1:
-            raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
+        _check_seeds(seeds, several)
         fixed = [text for text in fixed if split_override(text)[0] != 'seed']
         several['seed'] = [str(first_seed + i) for i in range(seeds)]
     n_run = math.prod(map(len, several.values()))
@@ -93,13 +94,30 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
             f'these values make {n_run:,} runs but at most {MAX_RUN:,} are trained by one command; give fewer'
         )
     keys = sorted(several, key=lambda key: key == 'seed')
-    chosen = itertools.product(*(several[key] for key in keys))
-    members = [_member(dict(zip(keys, values, strict=True))) for values in chosen]
+    combinations = itertools.product(*(several[key] for key in keys))
+    members = [_member(dict(zip(keys, values, strict=True))) for values in combinations]
+    return _with_unique_names(members), fixed
+
+
+def _check_seeds(seeds: int, several: dict[str, list[str]]) -> None:
+    if 'seed' in several:
+        raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
+    if seeds < 1:
+        raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
+
+
+def _with_unique_names(members: list[Member]) -> list[Member]:
+    """Gives each member whose name another one has, too, a unique one."""
     n_use = Counter(member.name.casefold() for member in members)  # a file system may ignore case
-    return [_with_own_name(member) if n_use[member.name.casefold()] > 1 else member for member in members], fixed
+    renamed = []
+    for member in members:
+        if n_use[member.name.casefold()] > 1:
+            member = _with_unique_name(member)
+        renamed.append(member)
+    return renamed
 
 
-def _with_own_name(member: Member) -> Member:
+def _with_unique_name(member: Member) -> Member:
     """Gives a member a unique name that is short enough for a file system."""
     digest = hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
     return member._replace(name=f'{member.name[:MAX_NAME]}-{digest}')
@@ -107,33 +125,48 @@ def _with_own_name(member: Member) -> Member:
 
 def _values(key: str, raw: str) -> list[str]:
     """Returns the values in a text. Raises: ConfigError for a list or range that is empty or has a value twice."""
-    found = _RANGE.fullmatch(raw)
-    if found:
-        low, high = map(int, found.groups())
-        if high < low:
-            raise ConfigError(f'{key}={raw} counts down, which has no values; write {key}={high}..{low}.')
-        if high - low >= MAX_RUN:
-            raise ConfigError(
-                f'{key}={raw} has {high - low + 1:,} values; at most {MAX_RUN:,} runs are trained by one command.'
-            )
-        return [str(i) for i in range(low, high + 1)]
-    if key == 'seed' and (found := _NEARLY_RANGE.fullmatch(raw)):
-        raise ConfigError(f'{key}={raw} is no range; write {key}={found[1]}..{found[2]}.')
+    numbers = _RANGE.fullmatch(raw)
+    if numbers:
+        return _values_of_range(key, raw, low=int(numbers[1]), high=int(numbers[2]))
+    seeds = _NEARLY_RANGE.fullmatch(raw)
+    if key == 'seed' and seeds:
+        raise ConfigError(f'{key}={raw} is no range; write {key}={seeds[1]}..{seeds[2]}.')
     values = [part.strip() for part in parts_of_text(raw)]
     if len(values) > 1 and not all(values):
         there = ','.join(value for value in values if value)
         raise ConfigError(f'{key}={raw} has an empty value; there are no spaces around commas: {key}={there}.')
-    if len(values) == 1:
-        return values
-    first: dict[str, str] = {}  # text by meaning: 1e-3 and 0.001 are one value
-    pairs = [(first.setdefault(_meaning(value), value), value) for value in values]
-    if len(first) < len(values):
-        ways = ', '.join(f'{one} and {other} are equal' for one, other in pairs if one != other)
-        raise ConfigError(
-            f'{key}={raw} has a value twice{f" ({ways})" if ways else ""}; write {key}={",".join(first.values())}, '
-            f"or for a list '{key}=[{raw}]'."
-        )
+    if len(values) > 1:
+        _refuse_repeated(key, raw, values)
     return values
+
+
+def _values_of_range(key: str, raw: str, low: int, high: int) -> list[str]:
+    if high < low:
+        raise ConfigError(f'{key}={raw} counts down, which has no values; write {key}={high}..{low}.')
+    if high - low >= MAX_RUN:
+        raise ConfigError(
+            f'{key}={raw} has {high - low + 1:,} values; at most {MAX_RUN:,} runs are trained by one command.'
+        )
+    return [str(i) for i in range(low, high + 1)]
+
+
+def _refuse_repeated(key: str, raw: str, values: list[str]) -> None:
+    """Raises: ConfigError if two values mean the same, such as 1e-3 and 0.001."""
+    first_of: dict[str, str] = {}  # by meaning, the first text that has it
+    equal_texts = []
+    for value in values:
+        first = first_of.setdefault(_meaning(value), value)
+        if value != first:
+            equal_texts.append(f'{first} and {value} are equal')
+    if len(first_of) == len(values):
+        return
+    ways = ''
+    if equal_texts:
+        ways = f' ({", ".join(equal_texts)})'
+    raise ConfigError(
+        f'{key}={raw} has a value twice{ways}; write {key}={",".join(first_of.values())}, '
+        f"or for a list '{key}=[{raw}]'."
+    )
 
 
 def _meaning(text: str) -> str:
@@ -154,17 +187,14 @@ def _plain_number(value: object) -> object:
 
 
 def _member(values: dict[str, str]) -> Member:
-    words = [f'{key.rpartition(".")[2]}={text}' for key, text in values.items() if key != 'seed']
-    name = '_'.join([f'seed{values["seed"]}' if 'seed' in values else '', *words]).strip('_')
+    parts = [f'{key.rpartition(".")[2]}={text}' for key, text in values.items() if key != 'seed']
+    if 'seed' in values:
+        parts.insert(0, f'seed{values["seed"]}')
+    name = '_'.join(parts).strip('_')
     member = Member(values, re.sub(r'[^\w.=+-]+', '-', name))
-    if len(member.name) <= MAX_NAME:
-        return member
-    return _with_own_name(member)
-
-
-State = Literal['done', 'failed', 'stopped', 'waiting']
-QUIET = 'logger.console=off'  # otherwise lines of several runs would mix
-logger = logging.getLogger(__name__)
+    if len(member.name) > MAX_NAME:
+        return _with_unique_name(member)
+    return member
 
 
 class RunOutcome(NamedTuple):
@@ -209,39 +239,33 @@ def train_many(
       run_dir has a run of another config; Interrupted after a signal, once all runs have saved.
     """
     _check(source, members, overrides, jobs)
-    folders = [None if run_dir is None else Path(run_dir) / (member.name or 'run') for member in members]
+    folders: list[Path | None] = [None] * len(members)
+    if run_dir is not None:
+        folders = [Path(run_dir) / (member.name or 'run') for member in members]
     refuse_other_configs(source, [[*overrides, *member.overrides] for member in members], folders)
     outcomes = [RunOutcome(member, 'waiting') for member in members]
-    logger.info('%d runs, %d at a time', len(members), min(jobs, len(members)))
-    say_if_too_many(min(jobs, len(members)))
+    n_at_a_time = min(jobs, len(members))
+    logger.info('%d runs, %d at a time', len(members), n_at_a_time)
+    say_if_too_many(n_at_a_time)
     team = Team(_train_one, imports)
     waiting = list(range(len(members)))
     with catch_signals() as received, team.follow_signals(), ExitStack() as undo:
         tasks = []
         for member, folder in zip(members, folders, strict=True):
-            full_command: list[str] = []
-            if command:
-                full_command = [*command, *member.overrides]
-                if folder is not None:
-                    full_command += ['--run-dir', str(folder)]
-            changes = (*overrides, *member.overrides, QUIET)
-            options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
-            tasks.append(Task(options, member.name, tuple(full_command)))
-
-        def look() -> Work:
-            at_work = {ended.task[1].name: ended.told for ended in team.so_far()}
-            n_ended = sum(outcome.state != 'waiting' for outcome in outcomes)
-            return Work(len(members), n_ended, {name: _share_of(told) for name, told in at_work.items()})
-
-        undo.enter_context(shown_progress(look, overrides))
+            options = dict(config=source, overrides=(*overrides, *member.overrides, QUIET), trust=trust, run_dir=folder)
+            tasks.append(Task(options, member.name, _command_of(member, command, folder)))
+        undo.enter_context(shown_progress(partial(_work_of, team, outcomes), overrides))
         while team.members or (waiting and not received):
             while waiting and not received and len(team.members) < jobs:
-                team.start((i := waiting.pop(0), tasks[i]))
-            for ended in team.ended() if team.members else ():
+                i = waiting.pop(0)
+                team.start((i, tasks[i]))
+            if not team.members:
+                continue
+            for ended in team.ended():
                 i = ended.task[0]
                 outcomes[i] = _outcome(members[i], ended, received)
                 if on_end is not None:
-                    on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
+                    on_end(outcomes[i], _n_ended(outcomes))
     if received:
         n_done = sum(outcome.state == 'done' for outcome in outcomes)
         if run_dir is not None:
@@ -251,6 +275,26 @@ def train_many(
         logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)
         raise Interrupted(128 + received[0])
     return outcomes
+
+
+def _command_of(member: Member, command: Sequence[str], folder: Path | None) -> tuple[str, ...]:
+    """Returns the words that train one member alone; () if the words for all are unknown."""
+    if not command:
+        return ()
+    words = [*command, *member.overrides]
+    if folder is not None:
+        words += ['--run-dir', str(folder)]
+    return tuple(words)
+
+
+def _work_of(team: Team, outcomes: Sequence[RunOutcome]) -> Work:
+    """Returns the work at this time; called in the thread that shows it."""
+    shares = {ended.task[1].name: _share_of(ended.told) for ended in team.so_far()}
+    return Work(len(outcomes), _n_ended(outcomes), shares)
+
+
+def _n_ended(outcomes: Sequence[RunOutcome]) -> int:
+    return sum(outcome.state != 'waiting' for outcome in outcomes)
 
 
 def _check(source: Any, members: Sequence[Member], overrides: Sequence[str], jobs: int) -> None:
@@ -286,7 +330,10 @@ def _train_one(work: tuple[int, Task], received: list[int], tell: Tell) -> tuple
     task = work[1]
     if received:
         raise Interrupted(128 + received[0])
-    set_log_format(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
+    prefix = 'zoo:'
+    if task.name:
+        prefix = f'zoo: {task.name}:'
+    set_log_format(LogFormat(prefix))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
     if task.command:
@@ -301,10 +348,9 @@ def _train_one(work: tuple[int, Task], received: list[int], tell: Tell) -> tuple
 
 def _share_of(run_dir: str) -> float:
     """Returns the share of a run in work that is done. run_dir: its folder; '' before it begins."""
-    with suppress(OSError):
-        if run_dir:
+    if run_dir:
+        with suppress(OSError):
             return share_of(Path(run_dir))
-        return 0.0
     return 0.0
 
 
@@ -318,7 +364,10 @@ def _outcome(member: Member, ended: Ended, received: Sequence[int]) -> RunOutcom
     if ended.error is not None:
         return RunOutcome(member, 'failed', folder, str(ended.error))
     if ended.exitcode > 128:
-        return RunOutcome(member, 'stopped', folder, f'by signal {received[0] if received else ended.exitcode - 128}')
+        signal_number = ended.exitcode - 128
+        if received:
+            signal_number = received[0]
+        return RunOutcome(member, 'stopped', folder, f'by signal {signal_number}')
     if received and ended.exitcode == -signal.SIGTERM:  # from `Team.stop`, before the process was ready
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
@@ -331,16 +380,16 @@ def outcomes_shown(outcomes: Sequence[RunOutcome]) -> tuple[dict[str, Any], str]
     data: dict[str, Any] = {'runs': [as_data(row) for row in rows], 'failed': []}
     lines = []
     if rows:
-        lines = [table(rows)]
+        lines.append(table(rows))
     for outcome in outcomes:
-        if outcome.state != 'done':  # or ended by a signal of its own
-            folder = outcome.run_dir and str(outcome.run_dir)
-            data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
-            if outcome.run_dir is None:
-                place = ''
-            else:
-                place = f'; run folder: {from_here(outcome.run_dir)}'
-            lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
+        if outcome.state == 'done':
+            continue
+        folder = outcome.run_dir and str(outcome.run_dir)
+        data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
+        line = f'{outcome.state}: {outcome.member.name}: {outcome.reason}'
+        if outcome.run_dir is not None:
+            line += f'; run folder: {from_here(outcome.run_dir)}'
+        lines.append(line)
     if folders:
         lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
     return data, '\n'.join(lines)
@@ -348,17 +397,15 @@ def outcomes_shown(outcomes: Sequence[RunOutcome]) -> tuple[dict[str, Any], str]
 
 def outcome_words(outcome: RunOutcome) -> str:
     """Returns an outcome as one line, with the returns of the run."""
+    reason = ''
     if outcome.reason:
         reason = f': {outcome.reason}'
-    else:
-        reason = ''
     if outcome.run_dir is None:
         return f'{outcome.member.name} {outcome.state}{reason}'
     run = read_run(outcome.run_dir)
     last, best = run.last_and_best
-    if last is None:
-        returns = 'no return'
-    else:
+    returns = 'no return'
+    if last is not None:
         returns = f'return: last {last:.4g}, best {best:.4g}'
     return f'{outcome.member.name} {outcome.state}, {run.env_step:,} env steps, {returns}{reason}'
 

@@ -19,6 +19,13 @@ from zoo.run.config import explain_config, resolve_config, without_derived_value
 from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
 
 Metric = Literal['steps', 'best', 'last', 'auc']
+Sampler = Literal['tpe', 'random', 'grid']
+Pruner = Literal['median', 'halving']
+N_TRIAL = 20
+MAX_POINTS = 10_000  # most points of a grid
+MAX_TRIES = 100  # most combinations that are tried to find one in which a value is accepted
+FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eval')
+"""Keys and sections that may have no space: the sweep sets them, or they decide how a trial is measured."""
 METRICS: dict[Metric, str] = {
     'steps': 'env steps until policy.eval.stop_value is reached, counted in evaluations (fewer are better; who never reaches '
     'it ranks behind)',
@@ -26,8 +33,6 @@ METRICS: dict[Metric, str] = {
     'last': 'the mean return of the last evaluation',
     'auc': 'the mean return over the env steps of the run (area under its curve)',
 }
-
-
 RESULT_NAMES: dict[Metric, str] = {
     'steps': 'steps to the goal',
     'best': 'best return',
@@ -48,8 +53,12 @@ class Curve(NamedTuple):
 
     def solved_at(self, stop_value: float | None) -> int | None:
         """Returns the env step of the first evaluation that reached stop_value; None if none did."""
-        points = zip(self.steps, self.returns, strict=True)
-        return next((step for step, return_ in points if stop_value is not None and return_ >= stop_value), None)
+        if stop_value is None:
+            return None
+        for step, return_ in zip(self.steps, self.returns, strict=True):
+            if return_ >= stop_value:
+                return step
+        return None
 
 
 class Score(NamedTuple):
@@ -71,8 +80,8 @@ class Score(NamedTuple):
         """Returns the value of a trial: the mean over its runs, each with at least one evaluation."""
         if self.metric == 'steps':
             return self._steps(curves)
-        one = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self.area}[self.metric]
-        return float(np.mean([one(curve) for curve in curves]))
+        value_of = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self.area}[self.metric]
+        return float(np.mean([value_of(curve) for curve in curves]))
 
     def words(self, value: float) -> str:
         """Formats the value of a trial: 'best 481.3', '31,200 steps to 475'."""
@@ -90,31 +99,29 @@ class Score(NamedTuple):
         always rank first. gap: how far these runs stayed below, from 0 to 1 / runs.
         """
         assert self.stop_value is not None, 'checked by the plan'
-        solved = [curve.solved_at(self.stop_value) for curve in curves]
-        if None not in solved:
-            return float(np.mean([min(step, self.max_step) for step in solved if step is not None]))
-        missed = [self.stop_value - max(c.returns) for c, step in zip(curves, solved, strict=True) if step is None]
-        gap = float(np.mean([short / (short + abs(self.stop_value) + 1) for short in missed]))
-        return self.max_step * (1 + (len(missed) + gap * 0.999) / len(curves))
+        steps = []
+        gaps = []
+        for curve in curves:
+            step = curve.solved_at(self.stop_value)
+            if step is not None:
+                steps.append(min(step, self.max_step))
+                continue
+            missed = self.stop_value - max(curve.returns)
+            gaps.append(missed / (missed + abs(self.stop_value) + 1))
+        if not gaps:
+            return float(np.mean(steps))
+        return self.max_step * (1 + (len(gaps) + float(np.mean(gaps)) * 0.999) / len(curves))
 
     def area(self, curve: Curve) -> float:
         """Returns the mean return from env step 0 to max_step or a later evaluation: linear between points, else constant."""
         steps = [0, *curve.steps]
         returns = [curve.returns[0], *curve.returns]
         if steps[-1] < self.max_step:
-            steps = [*steps, self.max_step]
-            returns = [*returns, returns[-1]]
+            steps.append(self.max_step)
+            returns.append(returns[-1])
         points = zip(steps, returns, strict=True)
-        return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points)) / steps[-1]
-
-
-Sampler = Literal['tpe', 'random', 'grid']
-Pruner = Literal['median', 'halving']
-N_TRIAL = 20
-MAX_POINTS = 10_000  # most points of a grid
-MAX_TRIES = 100  # most combinations that are tried to find one in which a value is accepted
-FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eval')
-"""Keys and sections that may have no space: the sweep sets them, or they decide how a trial is measured."""
+        area = sum((end - start) * (low + high) / 2 for (start, low), (end, high) in pairwise(points))
+        return area / steps[-1]
 
 
 class Plan(NamedTuple):
@@ -177,14 +184,9 @@ def make_plan(
     spaces, fixed = split_spaces(texts)
     cfg = resolve_config(source, fixed)
     spaces = spaces or _default_spaces(source, fixed, cfg)
-    problems = [
-        f'{key} can have no space: it is the same in all trials of a sweep; '
-        + ('choose the number of seeds with --seeds' if key == 'seed' else f'write {key}={space.probes()[0]}')
-        for key, space in spaces.items()
-        if any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED)
-    ]
-    problems += _grid_problems(spaces, sampler)
-    problems = problems or list(_refused_values(source, fixed, spaces))
+    problems = _fixed_problems(spaces) + _grid_problems(spaces, sampler)
+    if not problems:
+        problems = _refused_values(source, fixed, spaces)
     if problems:
         raise ConfigError(problems)
     stop_value = cfg.policy.eval.stop_value
@@ -193,64 +195,96 @@ def make_plan(
             'metric steps counts env steps until policy.eval.stop_value, which the config does not set; set it, e.g. '
             'policy.eval.stop_value=475, or choose another metric: best, last, auc'
         )
-    chosen = metric or ('best' if stop_value is None else 'steps')
+    if metric is None:
+        metric = 'best' if stop_value is None else 'steps'
     name = name or f'{cfg.exp_name}_sweep'
     resolve_config(source, [*fixed, f'exp_name={name}'])  # it must name a folder
     folder = Path(cfg.logger.root).absolute() / name
-    n_point = None
-    if sampler == 'grid':
-        n_point = math.prod(len(space.grid()) for space in spaces.values())
-    if n_point:
-        n_trial = min(n or n_point, n_point)
-    else:
-        n_trial = n or N_TRIAL
-    config = {
-        key: value
-        for key, value in storable(without_derived_values(cfg.to_dict())).items()
-        if key not in ('logger', 'exp_name', 'checkpoint')
-    }
-    texts_of = {key: str(space) for key, space in spaces.items()}
+    journal = folder / 'journal.log'
+    if storage:
+        journal = Path(storage).absolute()
     return Plan(
-        source,
-        tuple(fixed),
-        spaces,
-        Score(chosen, stop_value, cfg.max_env_step),
-        name,
-        folder,
-        storage=Path(storage).absolute() if storage else folder / 'journal.log',
-        n_trial=n_trial,
+        source=source,
+        overrides=tuple(fixed),
+        spaces=spaces,
+        score=Score(metric, stop_value, cfg.max_env_step),
+        name=name,
+        folder=folder,
+        storage=journal,
+        n_trial=_n_trial(n, sampler, spaces),
         n_seed=seeds,
         seed=cfg.seed,
         sampler=sampler,
         pruner=pruner,
         eval_freq=cfg.policy.eval.eval_freq,
-        identity={'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds},
+        identity=_identity(cfg, spaces, metric, seeds),
         defaulted=frozenset(row.key for row in explain_config(source, fixed) if row.origin == 'default'),
     )
 
 
+def _n_trial(n: int | None, sampler: Sampler, spaces: dict[str, Space]) -> int:
+    """Returns the number of trials: n, of a grid at most all its points; by default N_TRIAL, or all points of a grid."""
+    if sampler == 'grid':
+        n_point = _n_point(spaces)
+        return min(n or n_point, n_point)
+    return n or N_TRIAL
+
+
+def _n_point(spaces: dict[str, Space]) -> int:
+    """Returns the number of points of a grid."""
+    return math.prod(len(space.grid()) for space in spaces.values())
+
+
+def _identity(cfg: JobConfig, spaces: dict[str, Space], metric: Metric, n_seed: int) -> dict[str, Any]:
+    config = storable(without_derived_values(cfg.to_dict()))
+    for key in ('logger', 'exp_name', 'checkpoint'):
+        config.pop(key, None)
+    return {
+        'config': config,
+        'spaces': {key: str(space) for key, space in spaces.items()},
+        'metric': metric,
+        'seeds': n_seed,
+    }
+
+
 def _check_words(n: int | None, seeds: int, metric: str | None, sampler: str, pruner: str | None) -> None:
-    for word, number in (('n', 1 if n is None else n), ('seeds', seeds)):
+    for word, number, example in (('n', n, N_TRIAL), ('seeds', seeds, 3)):
+        if word == 'n' and number is None:
+            continue
         if type(number) is not int or number < 1:
-            raise UserError(
-                f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={N_TRIAL if word == "n" else 3}'
-            )
-    closed = ('metric', metric, METRICS), ('sampler', sampler, get_args(Sampler)), ('pruner', pruner, get_args(Pruner))
-    for word, value, known in closed:
-        if value not in known and not (value is None and word != 'sampler'):
-            raise UserError(f'{word} is {value!r} but must be one of {", ".join(known)}')
+            raise UserError(f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={example}')
+    _check_choice('metric', metric, (None, *METRICS))
+    _check_choice('sampler', sampler, get_args(Sampler))
+    _check_choice('pruner', pruner, (None, *get_args(Pruner)))
+
+
+def _check_choice(word: str, value: str | None, choices: Sequence[str | None]) -> None:
+    if value not in choices:
+        raise UserError(f'{word} is {value!r} but must be one of {", ".join(filter(None, choices))}')
 
 
 def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
     """Returns the default spaces of the policy, except for keys that it lacks or of which the config refuses a value."""
     spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
-    taken = {key: space for key, space in spaces.items() if not list(_refused_values(source, fixed, {key: space}))}
-    if not taken:
+    accepted = {key: space for key, space in spaces.items() if not _refused_values(source, fixed, {key: space})}
+    if not accepted:
         raise UserError(
             'the sweep got no space, and the policy has none of the keys of the default spaces; give one, e.g. '
             "'policy.learn.learning_rate=log(1e-4,1e-2)'"
         )
-    return taken
+    return accepted
+
+
+def _fixed_problems(spaces: dict[str, Space]) -> list[str]:
+    problems = []
+    for key, space in spaces.items():
+        if not any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED):
+            continue
+        remedy = f'write {key}={space.probes()[0]}'
+        if key == 'seed':
+            remedy = 'choose the number of seeds with --seeds'
+        problems.append(f'{key} can have no space: it is the same in all trials of a sweep; {remedy}')
+    return problems
 
 
 def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
@@ -260,13 +294,15 @@ def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
             for key, space in spaces.items()
             if space.n_point
         ]
-    problems = [
-        f'{key}={space} has no number of points, which the sampler grid needs; write {space.kind}('
-        f'{str(space)[len(space.kind) + 1 : -1]},5), or choice(...)'
-        for key, space in spaces.items()
-        if space.kind in ('log', 'uniform') and not space.n_point
-    ]
-    n_point = math.prod(len(space.grid()) for space in spaces.values())
+    problems = []
+    for key, space in spaces.items():
+        if space.kind in ('log', 'uniform') and not space.n_point:
+            with_points = f'{str(space).removesuffix(")")},5)'
+            problems.append(
+                f'{key}={space} has no number of points, which the sampler grid needs; write {with_points}, '
+                'or choice(...)'
+            )
+    n_point = _n_point(spaces)
     if n_point > MAX_POINTS:
         problems.append(
             f'the grid has {n_point:,} points, at most {MAX_POINTS:,} can be tried; use the sampler random or tpe'
@@ -279,13 +315,12 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
     problems = []
     for key, space in spaces.items():
         for value in space.probes():
-            found = _refusal(source, fixed, spaces, key, value)
-            if found:
-                is_whole = 'integer' in found[0] and space.kind != 'choice'
+            refusal = _refusal(source, fixed, spaces, key, value)
+            if refusal:
                 hint = ''
-                if is_whole:
+                if 'integer' in refusal[0] and space.kind != 'choice':
                     hint = ' (a space of integers is int(LOW,HIGH))'
-                problems.append(f'{key}={space}: {found[0]}{hint}')
+                problems.append(f'{key}={space}: {refusal[0]}{hint}')
                 break
     return problems
 

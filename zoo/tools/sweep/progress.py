@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -45,32 +45,31 @@ def progress_words(work: Work, left_s: float | None, width: int | None = None) -
       names, then the single shares.
     """
     shares = {name: f'{math.floor(100 * share)}%' for name, share in work.running.items()}
-    if left_s is None:
-        left = '-'
-    else:
-        left = str(timedelta(seconds=round(left_s)))
-    whole = ', '.join(f'{name} {share}' for name, share in shares.items())
-    lowest, highest = (f'{math.floor(100 * f(work.running.values(), default=0))}%' for f in (min, max))
     head = f'{len(shares)} of {work.n_run} running'
-    for middle in (whole, ', '.join(shares.values()), f'{lowest} to {highest}'):
-        if shares:
-            text = f'{head}: {middle}, left {left}'
-        else:
-            text = head
-        if width is None or len(text) < width:
+    texts = [head]
+    if shares:
+        left = '-'
+        if left_s is not None:
+            left = str(timedelta(seconds=round(left_s)))
+        with_names = ', '.join(f'{name} {share}' for name, share in shares.items())
+        lowest = math.floor(100 * min(work.running.values()))
+        highest = math.floor(100 * max(work.running.values()))
+        middles = [with_names, ', '.join(shares.values()), f'{lowest}% to {highest}%']
+        texts = [f'{head}: {middle}, left {left}' for middle in middles]
+    if width is None:
+        return texts[0]
+    for text in texts:
+        if len(text) < width:
             return text
-    if width is not None:
-        return head[: width - 1]
-    return head
+    return head[: width - 1]
 
 
 class TimeLeft:
     """Estimate of the seconds until all runs have ended, from the work done since the first look."""
 
     def __init__(self) -> None:
-        self._first: dict[
-            str, float
-        ] = {}  # share of each run when it was first seen: an earlier command may have begun it
+        # share of each run when it was first seen: an earlier command may have begun it
+        self._first: dict[str, float] = {}
         self._n_ended: int | None = None
         self._since = 0.0
 
@@ -105,10 +104,10 @@ def share_of(folder: Path) -> float:
 def _max_env_step(folder: Path) -> int:
     """Reads the env steps of a run from its config. Raises: OSError, ValueError if they are not there."""
     text = read_small(folder / 'config.yaml', MAX_BYTE).decode()
-    found = re.search(r'^max_env_step: (\d+)$', text, re.MULTILINE)
-    if found is None:
+    line = re.search(r'^max_env_step: (\d+)$', text, re.MULTILINE)
+    if line is None:
         raise ValueError('no max_env_step')
-    return max(int(found[1]), 1)
+    return max(int(line[1]), 1)
 
 
 @contextmanager
@@ -121,14 +120,13 @@ def shown_progress(look: Callable[[], Work], overrides: Sequence[str] = ()) -> I
     if not logger.isEnabledFor(logging.INFO) or 'logger.console=off' in overrides:
         yield
         return
+    show = _log_lines
     end = threading.Event()
-    is_live = is_terminal(sys.stderr)
-    if is_live:
-        show = _rewrite_line
-    else:
-        show = _log_lines
-    thread = threading.Thread(target=show, args=(look, end), name='progress of runs', daemon=True)
-    with _cleared_before_logs() if is_live else nullcontext():
+    with ExitStack() as undo:
+        if is_terminal(sys.stderr):
+            show = _rewrite_line
+            undo.enter_context(_cleared_before_logs())
+        thread = threading.Thread(target=show, args=(look, end), name='progress of runs', daemon=True)
         thread.start()
         try:
             yield
@@ -166,7 +164,8 @@ def _log_lines(look: Callable[[], Work], end: threading.Event) -> None:
 @contextmanager
 def _cleared_before_logs() -> Iterator[None]:
     """Lets each line of the log replace the line of the progress, which is drawn again below it."""
-    handlers = [each for each in logging.getLogger().handlers if getattr(each, 'stream', None) is sys.stderr]
+    root = logging.getLogger()
+    handlers = [handler for handler in root.handlers if getattr(handler, 'stream', None) is sys.stderr]
     before = [handler.formatter for handler in handlers]
     for handler in handlers:
         handler.setFormatter(ClearingFormat(handler.formatter))

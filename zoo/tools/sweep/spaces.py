@@ -21,6 +21,10 @@ KINDS: tuple[Kind, ...] = ('log', 'uniform', 'int', 'choice')
 FORMS = 'log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...) or {A,B,...}'
 DIGITS = 4  # significant digits of a sampled float: more have no effect and make tables hard to read
 MAX_GRID = 1000  # most values of one key
+CLIP = 'policy.learn.clip_ratio'
+LAMBDA = 'policy.collect.gae_lambda'
+DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
+"""By policy.type. A user's policy has the spaces of the nearest bundled class in its bases, else those of ppo."""
 _CALL = re.compile(r'([A-Za-z_]\w*)\s*\((.*)\)')
 _EXAMPLES = {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}
 _OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'range': 'int', 'float': 'uniform'}
@@ -42,8 +46,10 @@ class Space(NamedTuple):
     def __str__(self) -> str:
         if self.kind == 'choice':
             return f'choice({",".join(self.choices)})'
-        ends = [_short(self.low), _short(self.high), *([str(self.n_point)] if self.n_point else [])]
-        return f'{self.kind}({",".join(ends)})'
+        numbers = [_short(self.low), _short(self.high)]
+        if self.n_point:
+            numbers.append(str(self.n_point))
+        return f'{self.kind}({",".join(numbers)})'
 
     def text(self, value: float | str) -> str:
         """Formats a value of the space for an override; a float gets 4 significant digits if it then stays in the space."""
@@ -52,18 +58,19 @@ class Space(NamedTuple):
                 return str(value)
             case 'int':
                 return str(int(value))
-        near = float(f'{value:.{DIGITS}g}')
-        return repr(near if self.low <= near <= self.high else float(value))
+        rounded = float(f'{value:.{DIGITS}g}')
+        if self.low <= rounded <= self.high:
+            return repr(rounded)
+        return repr(float(value))
 
     def probes(self) -> list[str]:
         """Returns values to check before a sweep: all choices; or both ends, and for floats a non-integer between them."""
         if self.kind == 'choice':
             return list(self.choices)
-        if self.kind == 'int':
-            between = []
-        else:
-            between = [self._between(0.618)]
-        return list(dict.fromkeys(map(self.text, [self.low, self.high, *between])))
+        values = [self.low, self.high]
+        if self.kind != 'int':
+            values.append(self._between(0.618))
+        return list(dict.fromkeys(map(self.text, values)))
 
     def grid(self) -> list[str]:
         """Returns all values of a grid; [] if a number of points is needed and not given."""
@@ -92,10 +99,10 @@ class Space(NamedTuple):
 
 def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
     """Splits texts into spaces by key, and overrides. Raises: ConfigError with a sentence for every problem."""
-    spaces = {}
-    fixed = []
-    problems = []
-    seen = set()
+    spaces: dict[str, Space] = {}
+    fixed: list[str] = []
+    problems: list[str] = []
+    seen: set[str] = set()
     for text in texts:
         try:
             key, raw = split_override(text)
@@ -120,27 +127,27 @@ def parse_space(key: str, raw: str) -> Space | None:
     """Parses the space that a text describes; None for a plain value. Raises: ConfigError if it only looks like a space."""
     if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in parts_of_text(raw[1:-1])):
         return _choice(key, raw, raw[1:-1])
-    found = _CALL.fullmatch(raw)
-    if found:
-        kind, inner = found.groups()
+    call = _CALL.fullmatch(raw)
+    if call:
+        kind, inner = call.groups()
         if kind == 'choice':
             return _choice(key, raw, inner)
         if kind in KINDS:
             return _numbers(key, raw, kind, inner)
-        if kind in _OTHER_NAMES:
-            meant = [_OTHER_NAMES[kind]]
-        else:
-            meant = closest(kind, KINDS)
-        guess = ''
-        if meant:
-            guess = f'did you mean {meant[0]}? '
-        raise ConfigError(f'{key}={shown(raw)[1:-1]}: there is no space {kind!r}; {guess}the spaces are {FORMS}')
+        raise _unknown_space(key, raw, kind)
     if re.match(r'(log|uniform|int|choice)\s*\(', raw) or raw.startswith('{') != raw.endswith('}'):
         raise ConfigError(f'{key}={raw} is cut off: its brackets do not match; the spaces are {FORMS}')
-    # as zoo train reads it
-    if len(parts_of_text(raw)) > 1:
+    if len(parts_of_text(raw)) > 1:  # as zoo train reads it
         return _choice(key, raw, raw)
     return None
+
+
+def _unknown_space(key: str, raw: str, kind: str) -> ConfigError:
+    guess = ''
+    guesses = [_OTHER_NAMES[kind]] if kind in _OTHER_NAMES else closest(kind, KINDS)
+    if guesses:
+        guess = f'did you mean {guesses[0]}? '
+    return ConfigError(f'{key}={shown(raw)[1:-1]}: there is no space {kind!r}; {guess}the spaces are {FORMS}')
 
 
 def _choice(key: str, raw: str, inner: str) -> Space:
@@ -153,20 +160,20 @@ def _choice(key: str, raw: str, inner: str) -> Space:
 def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
     texts = [part.strip() for part in parts_of_text(inner)]
     numbers = [_number(text) for text in texts]
-    if not 2 <= len(numbers) <= (2 if kind == 'int' else 3) or None in numbers:
-        if kind == 'int':
-            third = ''
-        else:
-            third = ', or three where the last is the number of points of a grid'
+    max_number = 3
+    third = ', or three where the last is the number of points of a grid'
+    if kind == 'int':
+        max_number = 2
+        third = ''
+    if not 2 <= len(numbers) <= max_number or None in numbers:
         raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_EXAMPLES[kind]}')
-    low, high, *rest = (float(number) for number in numbers if number is not None)
+    low, high, *points = (float(number) for number in numbers if number is not None)
     if low >= high:
+        remedy = f'for one value write {key}={texts[0]}'
         if low > high:
-            swapped = f'; write {kind}({texts[1]},{texts[0]})'
-        else:
-            swapped = f'; for one value write {key}={texts[0]}'
+            remedy = f'write {kind}({texts[1]},{texts[0]})'
         raise ConfigError(
-            f'{key}={raw} has the low end {texts[0]}, which is not below the high end {texts[1]}{swapped}'
+            f'{key}={raw} has the low end {texts[0]}, which is not below the high end {texts[1]}; {remedy}'
         )
     if kind == 'log' and low <= 0:
         raise ConfigError(
@@ -174,9 +181,11 @@ def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
         )
     if kind == 'int' and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f'{key}={raw} must have two integers; e.g. int(1,10), or write uniform({inner})')
-    if rest and not (rest[0].is_integer() and 2 <= rest[0] <= MAX_GRID):
+    if not points:
+        return Space(kind, low, high)
+    if not (points[0].is_integer() and 2 <= points[0] <= MAX_GRID):
         raise ConfigError(f'{key}={raw} has {texts[2]} points; give an integer from 2 to {MAX_GRID}')
-    return Space(kind, low, high, n_point=int(rest[0]) if rest else None)
+    return Space(kind, low, high, n_point=int(points[0]))
 
 
 def _short(number: float) -> str:
@@ -208,8 +217,6 @@ def parts_of_text(text: str) -> list[str]:
             quote = letter
         if not quote:
             depth += (letter in '([{') - (letter in ')]}')
-        else:
-            depth += 0
         if letter == ',' and depth == 0 and not quote:
             parts.append('')
         else:
@@ -217,19 +224,13 @@ def parts_of_text(text: str) -> list[str]:
     return parts
 
 
-CLIP = 'policy.learn.clip_ratio'
-LAMBDA = 'policy.collect.gae_lambda'
-DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
-"""By policy.type. A user's policy has the spaces of the nearest bundled class in its bases, else those of ppo."""
-
-
 def default_spaces(cfg: JobConfig) -> dict[str, str]:
     """Returns the spaces for the policy of a config, as texts by key, without keys that have no effect in this config."""
-    names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
-    bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
-    surrogate, estimator = (
-        name_of(value_at(cfg, key) or '') for key in ('policy.learn.surrogate', 'policy.collect.estimator')
-    )
+    name_of_class = {POLICY_REGISTRY.get(name): name for name in DEFAULT_SPACES}
+    bases = POLICY_REGISTRY.get(cfg.policy.type).__mro__
+    bundled = next((name_of_class[base] for base in bases if base in name_of_class), 'ppo')
+    surrogate = name_of(value_at(cfg, 'policy.learn.surrogate') or '')
+    estimator = name_of(value_at(cfg, 'policy.collect.estimator') or '')
     is_idle = {
         CLIP: surrogate in NO_CLIP_RATIO or cfg.policy.learn.get('policy_loss') == 'kl',
         LAMBDA: estimator in NO_LAMBDA,

@@ -28,8 +28,16 @@ from zoo.tools.sweep.plan import Plan
 if TYPE_CHECKING:
     import optuna
 
+logger = logging.getLogger(__name__)
 BEAT_S = 15.0  # seconds between two signs of life
 LOST_S = 300.0  # seconds without a sign of life after which a process of another host counts as lost
+STUDY = 'zoo'
+MAX_LINE = 1_000_000  # most bytes in a line of the journal
+LOST = 'its process ended in the middle'
+N_ATTEMPT = 3  # most times that the same values are tried if their process ends in the middle
+State = Literal['complete', 'pruned', 'refused', 'failed', 'lost', 'stopped', 'running']
+COUNTED: tuple[State, ...] = ('complete', 'pruned', 'refused', 'failed')
+"""States of a trial that is done. A lost one (its process ended) or a stopped one (by the user) is tried again."""
 
 
 def this_process() -> dict[str, Any]:
@@ -95,22 +103,11 @@ def _start_of(pid: int) -> str:
             boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
         except OSError:
             return ''
-        # field 22 of proc(5), in ticks since boot
         if state in 'ZX':
             return ''
-        return f'{boot}/{rest[18]}'
+        return f'{boot}/{rest[18]}'  # field 22 of proc(5), in ticks since boot
     shown = subprocess.run(['ps', '-o', 'lstart=', '-p', str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()
-
-
-STUDY = 'zoo'
-MAX_LINE = 1_000_000  # most bytes in a line of the journal
-LOST = 'its process ended in the middle'
-N_ATTEMPT = 3  # most times that the same values are tried if their process ends in the middle
-State = Literal['complete', 'pruned', 'refused', 'failed', 'lost', 'stopped', 'running']
-COUNTED: tuple[State, ...] = ('complete', 'pruned', 'refused', 'failed')
-"""States of a trial that is done. A lost one (its process ended) or a stopped one (by the user) is tried again."""
-logger = logging.getLogger(__name__)
 
 
 class TrialOutcome(NamedTuple):
@@ -247,19 +244,20 @@ class Study:
             rows = [self._row(trial) for trial in trials]
             if sum(row.state in (*COUNTED, 'running') for row in rows) >= self._plan.n_trial:
                 return None
-            again, n_attempt = _to_try_again(trials, rows)
-            if again is not None:
-                given = again.params
+            repeated, n_attempt = _to_try_again(trials, rows)
+            if repeated is not None:
+                fixed_values = repeated.params
             else:
-                given = self._grid_point(rows)
-            if given is None:
+                fixed_values = self._grid_point(rows)
+            if fixed_values is None:
                 return None
-            self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
+            self._study.sampler = self._sampler(fixed_values, len(trials))
+            self._study.pruner = self._pruner()
             kinds = self._optuna.distributions
             trial = self._study.ask({key: space.distribution(kinds) for key, space in self._plan.spaces.items()})
             trial.set_user_attr('owner', this_process())
-            if again is not None:
-                trial.set_user_attr('again', again.number)
+            if repeated is not None:
+                trial.set_user_attr('again', repeated.number)
                 trial.set_user_attr('attempt', n_attempt)
             return trial
 
@@ -294,17 +292,16 @@ class Study:
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
             )
-        if self._plan.score.minimises:
-            direction = 'minimize'
-        else:
-            direction = 'maximize'
+        direction = 'minimize' if self._plan.score.minimises else 'maximize'
         study = self._optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
-        kept = study.user_attrs.get('sweep')
+        stored = study.user_attrs.get('sweep')
         wanted = json.loads(json.dumps(self._plan.identity))  # as the journal returns it
-        if kept is None:
+        if stored is None:
             study.set_user_attr('sweep', wanted)
-        of_today(value_at(kept, 'config.policy'))
-        if kept is not None and (differences := list(_differences(kept, wanted, self._plan.defaulted))):
+            return study
+        of_today(value_at(stored, 'config.policy'))
+        differences = list(_differences(stored, wanted, self._plan.defaulted))
+        if differences:
             raise UserError(
                 f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; to continue '
                 'that one, use its words, and give what has changed in the config since then as key=value; or choose another '
@@ -321,12 +318,11 @@ class Study:
                     if n == 1 or not is_cut_off:
                         _Line.model_validate_json(line)
                 except ValueError as error:
+                    problem = 'is no journal of a sweep;'
                     if n > 1:
-                        what = f'has a line {n} that no sweep writes; remove it, or'
-                    else:
-                        what = 'is no journal of a sweep;'
+                        problem = f'has a line {n} that no sweep writes; remove it, or'
                     raise UserError(
-                        f'the storage {self._plan.storage} {what} choose another file with --storage'
+                        f'the storage {self._plan.storage} {problem} choose another file with --storage'
                     ) from error
                 if is_cut_off:  # it is the last
                     file.truncate(file.tell() - len(line))
@@ -345,11 +341,11 @@ class Study:
         journal = self._optuna.storages.journal
         path = f'{self._plan.storage}{suffix}'
         # symbolic links are safe on older network file systems too; Windows lets few users make them
-        return (journal.JournalFileOpenLock if sys.platform == 'win32' or suffix else journal.JournalFileSymlinkLock)(
-            path
-        )
+        if sys.platform == 'win32' or suffix:
+            return journal.JournalFileOpenLock(path)
+        return journal.JournalFileSymlinkLock(path)
 
-    def _sampler(self, given: Mapping[str, Any], n_trial: int) -> Any:
+    def _sampler(self, fixed_values: Mapping[str, Any], n_trial: int) -> Any:
         """Returns a sampler seeded by the seed and the number of trials, so that processes draw different values."""
         samplers = self._optuna.samplers
         seed = (self._plan.seed * 100_003 + n_trial) % 2**32
@@ -357,8 +353,8 @@ class Study:
         if self._plan.sampler == 'tpe':
             n_first = max(4, min(10, self._plan.n_trial // 3))
             sampler = samplers.TPESampler(n_startup_trials=n_first, constant_liar=True, seed=seed)
-        if given:
-            return samplers.PartialFixedSampler(dict(given), sampler)
+        if fixed_values:
+            return samplers.PartialFixedSampler(dict(fixed_values), sampler)
         return sampler
 
     def _pruner(self) -> Any:
@@ -376,8 +372,10 @@ class Study:
             return {}
         tried = [row.values for row in rows if row.state in (*COUNTED, 'running')]
         point = next((point for point in self._plan.grid() if point not in tried), None)
-        kinds = {'int': int, 'choice': str}
-        return point and {key: kinds.get(self._plan.spaces[key].kind, float)(text) for key, text in point.items()}
+        if point is None:
+            return None
+        type_of_kind = {'int': int, 'choice': str, 'log': float, 'uniform': float}
+        return {key: type_of_kind[self._plan.spaces[key].kind](text) for key, text in point.items()}
 
     def _row(self, trial: optuna.trial.FrozenTrial) -> TrialRow:
         attrs = trial.user_attrs
@@ -387,20 +385,19 @@ class Study:
             state = 'running'
         elif state == 'lost' or (state == 'complete' and trial.value is None):  # killed before the value was written
             n_attempt = attrs.get('attempt', 1)
-            if n_attempt < N_ATTEMPT:
-                state = 'lost'
-                reason = LOST
-            else:
+            state = 'lost'
+            reason = LOST
+            if n_attempt >= N_ATTEMPT:
                 state = 'failed'
                 reason = f'{LOST}, {n_attempt} times'
-        if state != 'complete' or trial.value is None:
-            value = None
-        else:
-            value = float(trial.value)
         runs = attrs.get('runs', [])
-        if value is not None and self._plan.score.metric == 'steps':
-            value = self._in_evaluations(value, runs)
-        return TrialRow(trial.number, state, value, self.values_of(trial.params), runs, reason)
+        value = None
+        if state == 'complete' and trial.value is not None:
+            value = float(trial.value)
+            if self._plan.score.metric == 'steps':
+                value = self._in_evaluations(value, runs)
+        values = self.values_of(trial.params)
+        return TrialRow(number=trial.number, state=state, value=value, values=values, runs=runs, reason=reason)
 
     def _in_evaluations(self, value: float, runs: list[dict[str, Any]]) -> float:
         """Returns the value of metric steps counted in evaluations; an older zoo, which wrote no area, wrote true steps."""
@@ -433,18 +430,20 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
     return None, 1
 
 
-def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
+def _differences(stored: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
     """Yields sentences about the differences of two identities. Args: defaulted: see `Plan`."""
-    if kept is None and isinstance(wanted, dict):  # a section that older sweeps did not have
-        kept = {}
-    if isinstance(kept, dict) and isinstance(wanted, dict):
-        for key in {**kept, **wanted}:
-            if not path or path in ('config', 'spaces'):
-                where = key
-            else:
-                where = f'{path}.{key}'
-            if key in kept or path == 'spaces' or where not in defaulted:
-                yield from _differences(kept.get(key), wanted.get(key), defaulted, where)
-    elif kept != wanted and not (kept is None and wanted == []):  # a key that older sweeps did not have
-        there, here = ('nothing' if x is None else x for x in (kept, wanted))
-        yield f'it has {path}={there}, and this one {here}'
+    if stored is None and isinstance(wanted, dict):  # a section that older sweeps did not have
+        stored = {}
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in {**stored, **wanted}:
+            key_path = f'{path}.{key}'
+            if path in ('', 'config', 'spaces'):
+                key_path = key
+            if key in stored or path == 'spaces' or key_path not in defaulted:
+                yield from _differences(stored.get(key), wanted.get(key), defaulted, key_path)
+    elif stored != wanted and not (stored is None and wanted == []):  # a key that older sweeps did not have
+        yield f'it has {path}={_shown(stored)}, and this one {_shown(wanted)}'
+
+
+def _shown(value: Any) -> Any:
+    return 'nothing' if value is None else value

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,30 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
-from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, finer_freq, make_plan
+from zoo.tools.sweep.plan import (
+    METRICS,
+    RESULT_NAMES,
+    Curve,
+    Metric,
+    Plan,
+    Pruner,
+    Sampler,
+    Score,
+    finer_freq,
+    make_plan,
+)
 from zoo.tools.sweep.progress import Work, share_of, shown_progress
 from zoo.tools.sweep.study import COUNTED, StorageError, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.tools.sweep.team import Team, Tell, say_if_too_many
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
+MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
+N_FINER = 5  # evaluations, in place of one, that a hint recommends
+N_SEED = 2  # seeds that a hint adds
+N_EVALUATION = 10  # evaluations of a run that a hint recommends
+MAX_RESTART = 20  # most processes that are started to replace others
+MAX_REASON = 300  # most characters
 
 
 def sweep(
@@ -77,8 +94,10 @@ def sweep(
     study = Study(plan)
     n_done = plan.n_trial - study.n_left()
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
-    if n_done < plan.n_trial and (doubt := doubts(plan)):
-        logger.warning('%s', doubt)
+    if n_done < plan.n_trial:
+        doubt = doubts(plan)
+        if doubt:
+            logger.warning('%s', doubt)
     look = partial(_look, plan, jobs, frozenset(_run_folders(plan)))
     with catch_signals() as received, shown_progress(look, plan.overrides):
         if jobs == 1:
@@ -90,12 +109,14 @@ def sweep(
     rows = ranked(study.rows(), plan.score.minimises)
     _write_trials(plan, rows)
     best = None
+    best_file = None
     if rows and rows[0].state == 'complete':
         best = rows[0]
-    result = SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
+        best_file = _write_best(plan, best)
+    result = SweepResult(plan, rows, best, best_file, study.n_left())
     if received:
-        said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
-        logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
+        message = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
+        logger.warning(message, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
         raise Interrupted(128 + received[0])
     return result
 
@@ -103,18 +124,17 @@ def sweep(
 def _look(plan: Plan, jobs: int, before: frozenset[Path]) -> Work:
     """Returns the trials in work. Args: before: folders of runs that were there when this command began."""
     swept = read_trials(plan.folder)
+    done: set[str] = set()
     if swept is not None:
-        over = {trial.label for trial in swept.trials if trial.state in COUNTED}
-    else:
-        over = set()
+        done = {trial.label for trial in swept.trials if trial.state in COUNTED}
     running: dict[str, float] = {}
     for folder in sorted(set(_run_folders(plan)) - before):
         label, _, seed = folder.parent.name.partition('_seed_')
-        if label not in over:  # a later seed replaces an earlier one
+        if label not in done:  # a later seed replaces an earlier one
             share = (int(seed) - plan.seed + share_of(folder)) / plan.n_seed
             running[f'trial {int(label.removeprefix("trial_"))}'] = share
     newest = list(running)[-jobs:]  # others are of processes that were killed
-    return Work(plan.n_trial, len(over), {name: running[name] for name in newest})
+    return Work(plan.n_trial, len(done), {name: running[name] for name in newest})
 
 
 def _run_folders(plan: Plan) -> list[Path]:
@@ -126,33 +146,23 @@ def doubts(plan: Plan) -> str:
     cfg = plan.resolve({})
     rollout_step = cfg.policy.collect.n_step * cfg.env.collector_env_num
     is_evaluated_once = plan.score.max_step <= max(plan.eval_freq, rollout_step)
-    finer = finer_freq(plan.score.max_step / N_EVALUATION)
     if not is_evaluated_once:
-        luck = 'each trial trains one seed, so their order may be luck'
         if plan.n_seed == 1:
-            return f'{luck}; --seeds 3 compares the means of three'
+            return 'each trial trains one seed, so their order may be luck; --seeds 3 compares the means of three'
         return ''
-    unpruned = ''
-    if plan.n_seed == 1 and plan.pruner is not None:
-        unpruned = 'no trial can be pruned, and '
-    if plan.n_seed == 1:
-        once = 'each trial is evaluated once, with one seed'
-    else:
-        once = 'each run of a trial is evaluated once'
+    once = 'each run of a trial is evaluated once'
+    luck = 'their order may be luck'
     seeds = ''
     if plan.n_seed == 1:
+        once = 'each trial is evaluated once, with one seed'
         seeds = ' --seeds 3'
+        if plan.pruner is not None:
+            luck = 'no trial can be pruned, and their order may be luck'
     if plan.score.max_step < 2 * rollout_step:  # evaluations are between rollouts, so that no eval_freq gives more
         longer = f'a run has one rollout, of {rollout_step:,} env steps'
-        return f'{once}: {unpruned}their order may be luck; {longer}: set max_env_step={10 * rollout_step:_}{seeds}'
-    return f'{once}: {unpruned}their order may be luck; set policy.eval.eval_freq={finer:_}{seeds}'
-
-
-MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
-N_FINER = 5  # evaluations, in place of one, that a hint recommends
-N_SEED = 2  # seeds that a hint adds
-N_EVALUATION = 10  # evaluations of a run that a hint recommends
-MAX_RESTART = 20  # most processes that are started to replace others
+        return f'{once}: {luck}; {longer}: set max_env_step={10 * rollout_step:_}{seeds}'
+    finer = finer_freq(plan.score.max_step / N_EVALUATION)
+    return f'{once}: {luck}; set policy.eval.eval_freq={finer:_}{seeds}'
 
 
 def work(plan: Plan, study: Study, received: list[int]) -> None:
@@ -167,7 +177,10 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
         **dict.fromkeys(('zoo.pipeline', 'zoo.core.processes'), max(level, logging.ERROR)),
     }
     with log_levels(wanted), beating(study.beats):
-        while not received and (trial := study.next_trial()) is not None:
+        while not received:
+            trial = study.next_trial()
+            if trial is None:
+                break
             try:
                 outcome = run_trial(plan, trial, study.values_of(trial.params))
             except Interrupted as interrupted:
@@ -197,8 +210,9 @@ def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], import
             for ended in team.ended():
                 failure = failure or ended.error
                 if failure is None and ended.exitcode > 0:
-                    said = f'a process of the sweep ended with exit code {ended.exitcode}'
-                    failure = RunError(f'{said}; its error is shown above')
+                    failure = RunError(
+                        f'a process of the sweep ended with exit code {ended.exitcode}; its error is shown above'
+                    )
                 if failure is not None:
                     team.stop()
                 elif ended.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
@@ -220,19 +234,15 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
     done = [row for row in rows if row.state in COUNTED]
     row = rows[number]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
+    result = row.reason
     if row.value is not None:
-        found = plan.score.words(row.value)
-    else:
-        found = row.reason
-    logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, found, values)
+        result = plan.score.words(row.value)
+    logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, result, values)
     if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
         raise RunError(
             f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; fix that, and begin again with '
             'another --name or --storage'
         )
-
-
-MAX_REASON = 300  # most characters
 
 
 def run_trial(plan: Plan, trial: Any, values: dict[str, str]) -> TrialOutcome:
@@ -340,42 +350,45 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
     """Returns the trials as texts, best first, below a row of headings."""
     score = result.plan.score
     keys = list(result.plan.spaces)
-    columns: list[tuple[str, Callable[[TrialRow], str]]] = [
-        ('trial', lambda row: str(row.number)),
-        ('state', lambda row: row.state),
-        *(
-            (name, lambda row, key=key: row.values.get(key, '-'))
-            for name, key in zip(short_keys(keys), keys, strict=True)
-        ),
-    ]
+    heads = ['trial', 'state', *short_keys(keys)]
     if score.metric in ('last', 'auc'):
-        columns.append((score.metric, lambda row: f'{row.value:.5g}' if row.value is not None else '-'))
-    columns.append(('return', lambda row: _mean([run['best_return'] for run in row.runs], '.1f')))
+        heads.append(score.metric)
+    heads.append('return')
     if score.stop_value is not None:
-        columns.append((f'steps to {score.stop_value:g}', _solved))
-    columns += [
-        ('seconds', lambda row: f'{sum(run["wall_s"] for run in row.runs):.1f}' if row.runs else '-'),
-        ('', lambda row: row.reason[:100]),
-    ]
-    return [tuple(head for head, _ in columns), *(tuple(cell(row) for _, cell in columns) for row in result.rows)]
+        heads.append(f'steps to {score.stop_value:g}')
+    heads += ['seconds', '']
+    return [tuple(heads), *(_cells(row, keys, score) for row in result.rows)]
+
+
+def _cells(row: TrialRow, keys: Sequence[str], score: Score) -> tuple[str, ...]:
+    """Returns the texts of a row of `table`."""
+    cells = [str(row.number), row.state, *(row.values.get(key, '-') for key in keys)]
+    if score.metric in ('last', 'auc'):
+        cells.append('-' if row.value is None else f'{row.value:.5g}')
+    cells.append(_mean([run['best_return'] for run in row.runs], '.1f'))
+    if score.stop_value is not None:
+        cells.append(_solved(row))
+    if row.runs:
+        cells.append(f'{sum(run["wall_s"] for run in row.runs):.1f}')
+    else:
+        cells.append('-')
+    return (*cells, row.reason[:100])
 
 
 def tie_words(result: SweepResult) -> list[str]:
     """Returns a sentence if several trials are as good as the best one, with the words that tell them apart; else none."""
     plan = result.plan
     rows = result.rows
-    tied = 0
-    if rows:
-        tied = n_tied(rows, plan.score.minimises)
+    tied = n_tied(rows, plan.score.minimises)
     best = result.best
     if tied < 2 or best is None or best.value is None:
         return []
-    said = f'the first {tied} of {len(rows)} trials tie ({plan.score.words(best.value)}), so their order says nothing'
+    tie = f'the first {tied} of {len(rows)} trials tie ({plan.score.words(best.value)}), so their order says nothing'
     cfg = plan.resolve({})
     if plan.eval_freq <= cfg.policy.collect.n_step * cfg.env.collector_env_num:  # each rollout is evaluated already
-        return [f'{said}; more seeds tell them apart: --seeds {plan.n_seed + N_SEED} with another --name']
+        return [f'{tie}; more seeds tell them apart: --seeds {plan.n_seed + N_SEED} with another --name']
     freq = finer_freq(plan.eval_freq / N_FINER)
-    return [f'{said}; evaluate more often to tell them apart: policy.eval.eval_freq={freq:_} with another --name']
+    return [f'{tie}; evaluate more often to tell them apart: policy.eval.eval_freq={freq:_} with another --name']
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
@@ -394,30 +407,29 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 
 def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
     """Returns the command that trains the best config. Args: more: words to append. None if no trial is complete."""
-    found = result.best_file
-    if found is None:
+    if result.best_file is None:
         return None
-    return shlex.join(['zoo', 'train', str(from_here(found)), *more])
+    return shlex.join(['zoo', 'train', str(from_here(result.best_file)), *more])
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
     """Returns the config of a trial, without default and derived values."""
     data = without_derived_values(plan.resolve(best.values).to_dict())
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for row in explain_config(plan.source, plan.overrides_of(best.values)):
         if row.origin not in ('default', 'derived'):
             value = value_at(data, row.key)
-            put_at(found, row.key, storable(row.value if value is None else value))
-    return found
+            if value is None:
+                value = row.value
+            put_at(config, row.key, storable(value))
+    return config
 
 
 def _write_best(plan: Plan, best: TrialRow) -> Path:
     path = plan.folder / 'best.yaml'
-    if best.value is not None:
-        words = plan.score.words(best.value)
-    else:
-        words = ''
-    head = f'# trial {best.number} of the sweep {plan.name}: {words}, mean of {plan.n_seed} seeds\n'
+    assert best.value is not None, 'it is complete'
+    score = plan.score.words(best.value)
+    head = f'# trial {best.number} of the sweep {plan.name}: {score}, mean of {plan.n_seed} seeds\n'
     text = head + yaml_text(best_config(plan, best))
     with _refuse_full(plan.folder):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -433,34 +445,33 @@ def _refuse_full(folder: Path) -> AbstractContextManager[None]:
 def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
     """Writes the trials, best first, for `zoo report`."""
     score = plan.score
-    trials = [
-        SweptTrial(
-            label=f'trial_{row.number:03d}',
-            state=row.state,
-            values=row.values,
-            value=row.value,
-            result='' if row.value is None else score.words(row.value),
-            reason=row.reason,
-        )
-        for row in rows
-    ]
-    tied = 0
-    if rows:
-        tied = n_tied(rows, score.minimises)
-    metric = METRICS[score.metric].partition(' (')[0]
-    found = SweptTrials(
+    swept = SweptTrials(
         name=plan.name,
-        metric=metric,
+        metric=METRICS[score.metric].partition(' (')[0],
         result_name=RESULT_NAMES[score.metric],
         minimises=score.minimises,
         n_trial=plan.n_trial,
         n_seed=plan.n_seed,
-        n_tied=tied,
+        n_tied=n_tied(rows, score.minimises),
         keys=list(plan.spaces),
-        trials=trials,
+        trials=[_swept_trial(row, score) for row in rows],
     )
     with _refuse_full(plan.folder):
-        write_trials(plan.folder, found)
+        write_trials(plan.folder, swept)
+
+
+def _swept_trial(row: TrialRow, score: Score) -> SweptTrial:
+    result = ''
+    if row.value is not None:
+        result = score.words(row.value)
+    return SweptTrial(
+        label=f'trial_{row.number:03d}',
+        state=row.state,
+        values=row.values,
+        value=row.value,
+        result=result,
+        reason=row.reason,
+    )
 
 
 def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
@@ -471,43 +482,41 @@ def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
 
 
 def merits(rows: Sequence[TrialRow], minimises: bool) -> list[tuple[float, float, float]]:
-    """Returns what each trial is sorted by, better ones lower: the value; where it is equal, the return, then the area.
+    """Returns the numbers that trials are sorted by, lower for better ones: value; if equal, return, then area.
 
     Return and area are means over the runs of the trial: of the highest mean return of an evaluation, and of the area under
     the curve. An older zoo did not write the area: where a run of a complete trial lacks it, it tells no trials apart.
     """
     complete_runs = [run for row in rows if row.state == 'complete' for run in row.runs]
     has_areas = all(run.get('auc') is not None for run in complete_runs)
-    found = []
+    result = []
     for row in rows:
-        if row.value is None:
-            value = 0.0
-        else:
-            value = row.value
+        value = row.value or 0.0
+        if not minimises:
+            value = -value
         return_ = _mean_of([run['best_return'] for run in row.runs])
         area = 0.0
         if has_areas:
             area = _mean_of([run.get('auc') or 0.0 for run in row.runs])
-        found.append((value if minimises else -value, -return_, -area))
-    return found
+        result.append((value, -return_, -area))
+    return result
 
 
 def n_tied(rows: Sequence[TrialRow], minimises: bool) -> int:
-    """Returns the number of complete trials that are as good as the first one. Args: rows: from `ranked`, one or more."""
+    """Returns the number of complete trials that are as good as the first one. Args: rows: from `ranked`."""
     complete = [row for row in rows if row.state == 'complete']
-    found = merits(complete, minimises)
-    if found:
-        return found.count(found[0])
-    return 0
+    if not complete:
+        return 0
+    merit_of_each = merits(complete, minimises)
+    return merit_of_each.count(merit_of_each[0])
 
 
 def _solved(row: TrialRow) -> str:
     steps = [run['solved_at'] for run in row.runs if run['solved_at'] is not None]
+    mean = _mean(steps, ',.0f')
     if len(steps) in (0, len(row.runs)):
-        share = ''
-    else:
-        share = f' ({len(steps)} of {len(row.runs)} seeds)'
-    return f'{_mean(steps, ",.0f")}{share}'
+        return mean
+    return f'{mean} ({len(steps)} of {len(row.runs)} seeds)'
 
 
 def _mean(values: list[float], form: str) -> str:

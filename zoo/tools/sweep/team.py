@@ -41,12 +41,13 @@ which the last one counts; the result is sent to the parent."""
 
 def say_if_too_many(n_process: int) -> None:
     """Logs a hint if there are more processes than processor cores."""
-    if n_process > (n := n_core()):
-        if n == 1:
-            cores = 'one processor core'
-        else:
-            cores = f'{n} processor cores'
-        logger.info('%d processes share %s, and gain no speed by it; use --jobs %d', n_process, cores, n)
+    n = n_core()
+    if n_process <= n:
+        return
+    cores = f'{n} processor cores'
+    if n == 1:
+        cores = 'one processor core'
+    logger.info('%d processes share %s, and gain no speed by it; use --jobs %d', n_process, cores, n)
 
 
 class Ended(NamedTuple):
@@ -114,21 +115,23 @@ class Team:
     @contextmanager
     def follow_signals(self) -> Iterator[None]:
         """Passes signals of this process on to the others, which are not in its process group: each is asked to stop."""
-        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        is_main = threading.current_thread() is threading.main_thread()
+        handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-        def handler(number: int, frame: FrameType | None) -> None:
+        def stop_and_handle(number: int, frame: FrameType | None) -> None:
             self.stop()
-            if callable(before := handlers[number]):
+            before = handlers[number]
+            if callable(before):
                 before(number, frame)
 
-        for number in handlers if is_main else ():
-            signal.signal(number, handler)
+        for number in handlers:
+            signal.signal(number, stop_and_handle)
         try:
             yield
         finally:
             self.stop()
-            for number, before in handlers.items() if is_main else ():
+            for number, before in handlers.items():
                 signal.signal(number, before)
 
     def _end(self, process: SpawnProcess) -> Ended:
@@ -151,8 +154,20 @@ class Team:
 
 def set_log_format(formatter: logging.Formatter) -> None:
     """Sets the format of this process's log, whose lines replace the progress that the first process may show."""
+    if is_terminal(sys.stderr):
+        formatter = ClearingFormat(formatter)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(ClearingFormat(formatter) if is_terminal(sys.stderr) else formatter)
+        handler.setFormatter(formatter)
+
+
+def _picklable(error: UserError | RunError) -> UserError | RunError:
+    """Returns an error of the same kind that can be sent; instances of other subclasses may not be picklable."""
+    text = str(error)[:MAX_TEXT]
+    if isinstance(error, ConfigError):
+        return ConfigError(text.splitlines())
+    if isinstance(error, UserError):
+        return UserError(text)
+    return RunError(text)
 
 
 def _run(
@@ -184,11 +199,7 @@ def _run(
         pipe.send({'value': value})
         exit_code = 0
     except (UserError, RunError) as error:
-        text = str(error)[:MAX_TEXT]  # instances of other subclasses may not be picklable
-        if isinstance(error, ConfigError):
-            pipe.send({'error': ConfigError(text.splitlines())})
-        else:
-            pipe.send({'error': UserError(text) if isinstance(error, UserError) else RunError(text)})
+        pipe.send({'error': _picklable(error)})
     except Interrupted as interrupted:
         exit_code = interrupted.code
     except BaseException as error:  # also SystemExit of code that the run was given
