@@ -31,16 +31,16 @@ def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float, le
             failed.setdefault(f'close has not returned after {seconds:.3g} s and is left alone', []).append(place)
         elif raised:
             failed.setdefault(f'close raised {show_error(raised[0])}', []).append(place)
-    for words, places in failed.items():
-        logger.log(level, '%s', close_words(places[0], words, len(places)))
+    for failure, places in failed.items():
+        logger.log(level, '%s', close_sentence(places[0], failure, len(places)))
 
 
-def close_words(place: str, words: str, n_env: int) -> str:
+def close_sentence(place: str, failure: str, n_env: int) -> str:
     """A sentence about envs whose close fails in the same way. place: of the first; n_env: how many."""
     others = ''
     if n_env > 1:
         others = f' and {n_env - 1} more'
-    return f'{place}{others}: {words}; fix the env'
+    return f'{place}{others}: {failure}; fix the env'
 
 
 def _close(close: Callable[[], object], raised: list[BaseException]) -> None:

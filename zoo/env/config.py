@@ -185,9 +185,10 @@ class EnvConfig(Section):
     @field_validator('schedule')
     @classmethod
     def _schedules(cls, schedule: dict[str, Any]) -> dict[str, Any]:
-        problems = [sentence for name, value in schedule.items() if (sentence := schedule_problem(name, value))]
-        if problems:
-            raise ValueError(' '.join(problems))
+        problems = [schedule_problem(name, value) for name, value in schedule.items()]
+        sentences = [problem for problem in problems if problem]
+        if sentences:
+            raise ValueError(' '.join(sentences))
         return schedule
 
 
@@ -195,10 +196,9 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
     """`cfg` itself, or the validated EnvConfig of a mapping with the same fields. Raises: ConfigError."""
     if isinstance(cfg, EnvConfig):
         return cfg
+    data = cfg
     if isinstance(cfg, Mapping):
         data = dict(cfg)
-    else:
-        data = cfg
     problems = section_problems(EnvConfig, data, 'env', ())
     if problems:
         raise ConfigError(problems)

@@ -94,9 +94,14 @@ def add_place(error: BaseException, where: str) -> None:
         return
     at = raised_at(error)
     if isinstance(error, StopIteration) or not isinstance(error, Exception):
-        words = f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
-        # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration
-        raise EnvError(words) from (None if isinstance(error, StopIteration) else error)
+        env_error = EnvError(
+            f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
+        )
+        if isinstance(
+            error, StopIteration
+        ):  # contextlib takes a RuntimeError that it caused for the StopIteration itself
+            raise env_error from None
+        raise env_error from error
     if isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
         return
     error.env_place = where, at  # type: ignore[attr-defined]
@@ -120,8 +125,9 @@ def raised_at(error: BaseException) -> str:
     lines: list[tuple[str, int]] = [
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    own = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, '<'))]
-    return ':'.join(map(str, (own or lines or [('unknown', 0)])[-1]))
+    env_lines = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, '<'))]
+    file, line = (env_lines or lines or [('unknown', 0)])[-1]
+    return f'{file}:{line}'
 
 
 def own_line(stack: FrameType | None) -> str:
@@ -130,19 +136,28 @@ def own_line(stack: FrameType | None) -> str:
     while stack is not None and not (lines and stack.f_code.co_filename.startswith(_LIBRARIES[0])):
         lines.append((stack.f_code.co_filename, stack.f_lineno))
         stack = stack.f_back
-    own = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, _STANDARD, '<'))]
-    return ':'.join(map(str, (own or lines)[0]))
+    env_lines = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, _STANDARD, '<'))]
+    file, line = (env_lines or lines)[0]
+    return f'{file}:{line}'
 
 
 def made_at(name: str, index: int | None = None) -> str:
     """The words in messages for an env that was being made."""
-    return f'env {name!r}{"" if index is None else f", index {index}"}, while it was made'
+    return f'env {name!r}{_index_words(index)}, while it was made'
+
+
+def _index_words(index: int | None) -> str:
+    if index is None:
+        return ''
+    return f', index {index}'
 
 
 def show_value(value: object) -> str:
     """A value on one line, with its type."""
     text = ' '.join(repr(value).split())
-    return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
+    if len(text) > 80:
+        text = f'{text[:77]}...'
+    return f'{text} ({type(value).__name__})'
 
 
 @dataclass
@@ -159,7 +174,7 @@ class Place:
         of_all = ''
         if part and index is not None:
             of_all = f' ({int(part[1]) + index} of all)'
-        return f'env {self.name!r}{"" if index is None else f", index {index}{of_all}"}, step {self.step}'
+        return f'env {self.name!r}{_index_words(index)}{of_all}, step {self.step}'
 
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError for the env at `index`, or for the whole vector if `index` is None."""

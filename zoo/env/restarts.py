@@ -32,17 +32,15 @@ class Restarts:
         """
         if isinstance(cause, BrokenContractError | EnvContractError):
             raise cause
+        failure = f'{where}: {show_error(cause)} ({raised_at(cause)})'
         if isinstance(cause, EnvError):
-            words = str(cause)
-        else:
-            words = f'{where}: {show_error(cause)} ({raised_at(cause)})'
+            failure = str(cause)
+        failure = failure.rstrip('.;')
         if self.count >= self.limit:
             raise EnvError(
-                f'{words.rstrip(".;")}; envs were made anew {self.count} times before, wanted at most {self.limit} times in '
+                f'{failure}; envs were made anew {self.count} times before, wanted at most {self.limit} times in '
                 'a run; fix the env, or raise env.max_restarts.'
             ) from cause
         self.count += 1
         if self.count <= N_LOGGED or self.count % 100 == 0:
-            logger.warning(
-                '%s; it is made anew (%d of at most %d restarts)', words.rstrip('.;'), self.count, self.limit
-            )
+            logger.warning('%s; it is made anew (%d of at most %d restarts)', failure, self.count, self.limit)

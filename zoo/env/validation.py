@@ -28,6 +28,8 @@ from zoo.env.errors import (
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
 STEP_DO = '`return obs, reward, terminated, truncated, info`'
+RETURN_DO = {'reset': RESET_DO, 'step': STEP_DO}
+N_RETURNED = {'reset': 2, 'step': 5}
 # Exceptions that numpy and gymnasium raise for a wrong value.
 RAW_ERRORS = (
     *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),
@@ -62,7 +64,10 @@ def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, 
     index = getattr(vector, 'failed_index', None)
     try:
         if index is None or isinstance(error, BrokenContractError):
-            raise_if_broken(error, 'reset' if place.step == 0 else 'step')
+            call: Literal['reset', 'step'] = 'step'
+            if place.step == 0:
+                call = 'reset'
+            raise_if_broken(error, call)
     except BrokenContractError as broken:
         raise place.error(index, *broken.args) from error
     add_place(error, place.of(index))
@@ -89,13 +94,13 @@ def raise_if_broken(
         if 'expected 2' in str(error):
             call = 'reset'
         got = f'{call} returned another number of values ({error})'
-        wanted = f'a tuple of {2 if call == "reset" else 5}'
+        wanted = f'a tuple of {N_RETURNED[call]}'
     else:
         if result is not None and space is not None:
             check_result(call, result, space)
         got = f'{call} returned what cannot be used ({show_error(error)})'
         wanted = 'what the gymnasium interface asks for'
-    raise BrokenContractError(got, wanted, RESET_DO if call == 'reset' else STEP_DO) from error
+    raise BrokenContractError(got, wanted, RETURN_DO[call]) from error
 
 
 def checked_call(
@@ -123,7 +128,7 @@ def check_result(call: Literal['reset', 'step'], result: Sequence[Any], space: g
         as_flag('terminated', terminated)
         as_flag('truncated', truncated)
     if not isinstance(info, dict):
-        raise BrokenContractError(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
+        raise BrokenContractError(f'info is {show_value(info)}', 'a dict', RETURN_DO[call])
     check_obs(obs, space, 'unsafe')
 
 
@@ -167,11 +172,14 @@ def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
     return flags
 
 
-def shapes_error(place: Place, n_env: int, **given: np.ndarray) -> EnvContractError:
+def shapes_error(place: Place, n_env: int, **arrays: np.ndarray) -> EnvContractError:
     """The error for rewards or flags of a step, one of which is not one value for each env."""
-    what, array = next((what, array) for what, array in given.items() if array.shape != (n_env,))
-    do = f'return one {"float" if what == "rewards" else "bool"} for each env'
-    return place.error(None, f'step returned {what} of shape {array.shape}', str((n_env,)), do)
+    name, array = next((name, array) for name, array in arrays.items() if array.shape != (n_env,))
+    kind = 'bool'
+    if name == 'rewards':
+        kind = 'float'
+    do = f'return one {kind} for each env'
+    return place.error(None, f'step returned {name} of shape {array.shape}', str((n_env,)), do)
 
 
 def check_obs(
@@ -191,7 +199,10 @@ def check_obs(
             wanted = f'{", ".join(map(repr, parts))} as in observation_space'
             raise BrokenContractError(f'{what} has no entry {missing[0]!r}', wanted, do)
         for key, part in parts.items():
-            check_obs(entries[key], part, casting, f'{path}.{key}' if path else key)
+            part_path = key
+            if path:
+                part_path = f'{path}.{key}'
+            check_obs(entries[key], part, casting, part_path)
         return
     if space.shape is not None and not fits(obs, space.shape, space.dtype or float, casting):
         raise BrokenContractError(*bad_obs(obs, space.shape, path))
@@ -216,22 +227,21 @@ def entries_of(obs: object, names: Collection[str], is_tuple: bool, what: str, d
     if is_tuple and isinstance(obs, tuple) and len(obs) == len(names):
         return dict(zip(names, obs, strict=True))
     if is_tuple or not isinstance(obs, Mapping):
+        wanted = f'a dict with {", ".join(map(repr, names))}'
         if is_tuple:
             wanted = f'a tuple of {len(names)}'
-        else:
-            wanted = f'a dict with {", ".join(map(repr, names))}'
         raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', do)
     return obs
 
 
 def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, str, str]:
     """(got, wanted, do) of an observation that is no array of numbers of this shape."""
+    is_what = show_value(obs)
     if isinstance(obs, np.ndarray):
-        got = f'of shape {obs.shape} and dtype {obs.dtype}'
-    else:
-        got = show_value(obs)
+        is_what = f'of shape {obs.shape} and dtype {obs.dtype}'
+    got = f'the observation{of_entry(path)} is {is_what}'
     wanted = f'numbers of shape {shape} as in observation_space'
-    return f'the observation{of_entry(path)} is {got}', wanted, reshaping(obs, shape) or 'correct one of the two'
+    return got, wanted, reshaping(obs, shape) or 'correct one of the two'
 
 
 def reshaping(obs: object, shape: tuple[int, ...], dtype: str = 'float32') -> str | None:
@@ -255,39 +265,27 @@ def not_finite_error(
     Args: sent: the actions of all envs, None after a reset; index: the env of each row, None: all envs.
     """
     row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
-    if index is None:
-        env = row
-    else:
+    env = row
+    if index is not None:
         env = int(index[row])
-    if sent is None:
-        action = None
-    else:
-        action = action_of(sent, env)
-    # on one line, also for an array
-    if sent is None:
-        after = ''
-    else:
-        after = f' after action {" ".join(str(action).split())}'
-    blame_policy = sent is not None and not _is_finite(action)
-    if blame_policy:
-        cause = 'the action is not finite: look at the policy'
-    else:
-        cause = 'fix the env, or wrap it'
-    none = ''
-    if np.isnan(values[row]).all():
-        none = ' (None becomes nan)'
     got = f'is {values[row]}'
     if np.ndim(values[row]) > 1:  # an image would fill the screen
         at = np.argwhere(~np.isfinite(values[row]))[0]
         got = f'has {values[row][tuple(at)]} at {at.tolist()}'
-    if blame_policy:
-        kind = EnvError
-    else:
-        kind = EnvContractError
+    wanted = 'finite numbers'
+    if np.isnan(values[row]).all():
+        wanted = 'finite numbers (None becomes nan)'
     scope = ''
     if place.restarts:
         scope = NOT_RESTARTED
-    return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}{scope}.')
+    if sent is None:
+        return EnvContractError(f'{place.of(env)}: {what} {got}, wanted {wanted}; fix the env, or wrap it{scope}.')
+    action = action_of(sent, env)
+    after = ' '.join(str(action).split())  # on one line, also for an array
+    sentence = f'{place.of(env)}: {what} {got} after action {after}, wanted {wanted}; '
+    if not _is_finite(action):
+        return EnvError(f'{sentence}the action is not finite: look at the policy{scope}.')
+    return EnvContractError(f'{sentence}fix the env, or wrap it{scope}.')
 
 
 def action_of(sent: Any, env: int) -> Action:
@@ -302,7 +300,9 @@ def action_of(sent: Any, env: int) -> Action:
 def n_action(sent: Actions) -> int:
     """The number of envs in a batch of actions."""
     while isinstance(sent, dict | tuple):
-        sent = next(iter(sent.values() if isinstance(sent, dict) else sent))
+        if isinstance(sent, dict):
+            sent = tuple(sent.values())
+        sent = sent[0]
     return len(sent)
 
 
@@ -314,8 +314,10 @@ def check_n_action(sent: Actions, n_env: int) -> None:
 
 
 def _is_finite(action: Action | None) -> bool:
-    if isinstance(action, dict | tuple):
-        return all(map(_is_finite, action.values() if isinstance(action, dict) else action))
+    if isinstance(action, dict):
+        return all(map(_is_finite, action.values()))
+    if isinstance(action, tuple):
+        return all(map(_is_finite, action))
     return bool(np.isfinite(np.asarray(action)).all())
 
 

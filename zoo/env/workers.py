@@ -39,7 +39,7 @@ from zoo.core.errors import pickled_error, show_error, unpickled_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
 from zoo.env.calls import CONSTRUCTION_CALLS, locate
-from zoo.env.closing import close_in_time, close_words
+from zoo.env.closing import close_in_time, close_sentence
 from zoo.env.errors import BrokenContractError, EnvError, Place, WorkerTraceback, add_place, made_at, raised_at
 from zoo.env.infos import BROKEN, FINAL_INFO, FINAL_OBS, add_requested, last_obs, numbers_of, requested_of
 from zoo.env.interface import EnvCommand
@@ -255,7 +255,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 process.join()
             pipe.close()
         for said, indices in raised.items():
-            logger.warning('%s', close_words(f'env {self._name!r}, index {indices[0]}', said, len(indices)))
+            logger.warning('%s', close_sentence(f'env {self._name!r}, index {indices[0]}', said, len(indices)))
         if hung and not terminate:
             if len(hung) == 1:
                 words = ('it', 'was')
