@@ -112,12 +112,9 @@ def takes_one_seed(env: VectorEnv) -> bool:
     The annotation of `seed` tells it; if there is none, a reset with a list is tried.
     """
     parameters = inspect.signature(env.unwrapped.reset).parameters
-    if 'seed' in parameters:
-        kind = parameters['seed'].annotation
-    else:
-        kind = inspect.Parameter.empty
-    if kind is not inspect.Parameter.empty:
-        return not any(word in str(kind).lower() for word in LIST_WORDS)
+    if 'seed' in parameters and parameters['seed'].annotation is not inspect.Parameter.empty:
+        annotation = str(parameters['seed'].annotation).lower()
+        return not any(word in annotation for word in LIST_WORDS)
     try:
         env.reset(seed=list(range(env.num_envs)))  # type: ignore[arg-type]  # a trial
     except (TypeError, ValueError, gymnasium.error.Error):
@@ -128,22 +125,26 @@ def takes_one_seed(env: VectorEnv) -> bool:
 def _makes_vectors(source: Callable[..., Any]) -> bool:
     if isinstance(source, type) and issubclass(source, gymnasium.Env | VectorEnv):
         return issubclass(source, VectorEnv)
-    try:
-        function: Any
-        if isinstance(source, partial):
-            function = source.func
-        else:
-            function = source
-        is_plain = inspect.isroutine(function) or isinstance(function, type)
-        kind = typing.get_type_hints(function if is_plain else type(function).__call__).get('return')
-    except (NameError, TypeError, AttributeError):
-        kind = None
+    kind = _annotated_result(source)
     if isinstance(kind, type) and issubclass(kind, gymnasium.Env | VectorEnv):
         return issubclass(kind, VectorEnv)
     try:
         return 'num_envs' in inspect.signature(source).parameters
     except (TypeError, ValueError):  # of a callable in C
         return False
+
+
+def _annotated_result(source: Callable[..., Any]) -> object:
+    """The annotation of what a callable returns; None if it has none that can be read."""
+    function: Any = source
+    if isinstance(source, partial):
+        function = source.func
+    if not (inspect.isroutine(function) or isinstance(function, type)):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function).get('return')
+    except (NameError, TypeError, AttributeError):
+        return None
 
 
 def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
@@ -155,7 +156,7 @@ def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
                 "env.kwargs has 'num_envs', which the config gives by env.collector_env_num and env.evaluator_env_num; "
                 'leave it out.'
             )
-        asked: dict[str, Any] = {'num_envs': request.n_env}
+        arguments: dict[str, Any] = {'num_envs': request.n_env, **kwargs}
         limit = request.max_episode_steps
         check_limits(source, request.n_env, limit, request.training, request.name)
         if limit is not None and not takes_keyword(source, 'max_episode_steps'):
@@ -164,10 +165,10 @@ def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
                 'max_episode_steps; give it one, or leave env.max_episode_steps out.'
             )
         if limit is not None:
-            asked['max_episode_steps'] = limit
+            arguments['max_episode_steps'] = limit
         if 'seed' not in kwargs and takes_optional_seed(source):
-            asked['seed'] = request.seed
-        env = source(**asked, **kwargs)
+            arguments['seed'] = request.seed
+        env = source(**arguments)
         if not isinstance(env, VectorEnv):
             raise UnsupportedEnvError(
                 f'env {request.name!r} was asked for num_envs={request.n_env} and returned a '

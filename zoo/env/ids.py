@@ -27,6 +27,21 @@ PACKAGES = {
 """Prefix of the ids that a package registers when it is imported -> the package."""
 PACKAGES_BY_WORD = {'Bullet': 'pybullet_envs_gymnasium', 'NoVel-v': 'rl_zoo3.import_envs'}
 """Text in the ids that a module registers when it is imported -> the module."""
+PROCGEN_GAMES = tuple(
+    'bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja plunder '
+    'starpilot'.split()
+)
+ATARI_GAMES = frozenset(
+    'Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling '
+    'Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro '
+    'FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster '
+    'MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank '
+    'Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor '
+    'YarsRevenge Zaxxon'.split()
+)
+"""Games with ids of name and version only, as 'Pong-v4'; in 'ALE/Word-v5' and 'WordNoFrameskip-v4' any word is a game."""
+_ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?-v\d+')
+_PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
 
 
 def known_ids() -> list[str]:
@@ -108,27 +123,26 @@ def _of_envpool(env_id: str) -> str | None:
 
 
 def _in_family(env_id: str, game: Game) -> str:
+    package = 'envpool'
     if game.family == 'atari':
         package = 'ale_py'
-    else:
-        package = 'envpool'
-    if importlib.util.find_spec(package):
-        install = ''
-    else:
-        install = f' {missing_extra(f"env {game.family!r}", game.family)}.'
-    if game.is_ram:
-        command = ''
-    else:
-        command = f' On the command line: zoo train --env {game.family} env.game={game.name}.'
-    return f'unknown env {env_id!r}: {game.sentence()}{command}{install}'
+    message = f'unknown env {env_id!r}: {game.sentence()}'
+    if not game.is_ram:
+        message += f' On the command line: zoo train --env {game.family} env.game={game.name}.'
+    if importlib.util.find_spec(package) is None:
+        env = f'env {game.family!r}'
+        message += f' {missing_extra(env, game.family)}.'
+    return message
 
 
 def package_of(env_id: str) -> str | None:
     """The package, or module, that registers an id when it is imported, judged by the words in the id; None for other ids."""
-    found = [package for start, package in PACKAGES.items() if env_id.startswith(start)]
-    found += [module for word, module in PACKAGES_BY_WORD.items() if word in env_id]
-    if found:
-        return found[0]
+    for start, package in PACKAGES.items():
+        if env_id.startswith(start):
+            return package
+    for word, module in PACKAGES_BY_WORD.items():
+        if word in env_id:
+            return module
     return None
 
 
@@ -141,33 +155,16 @@ def _of_package(env_id: str) -> str | None:
     package = package_of(env_id)
     if package is None:
         return None
-    has_it = importlib.util.find_spec(package.partition('.')[0]) is not None
-    if has_it:
-        install = ''
-    else:
+    install = ''
+    if importlib.util.find_spec(package.partition('.')[0]) is None:
         install = f'{installed_by(package)}, and '
-    return (
+    message = (
         f'unknown env {env_id!r}: package {package!r} registers such ids when it is imported; {install}write '
         f"env.id='{package}:{env_id}'."
-        + (f' With the extra envpool, write env.id=envpool env.game={env_id}.' if package == 'minigrid' else '')
     )
-
-
-PROCGEN_GAMES = tuple(
-    'bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja plunder '
-    'starpilot'.split()
-)
-ATARI_GAMES = frozenset(
-    'Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling '
-    'Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro '
-    'FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster '
-    'MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank '
-    'Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor '
-    'YarsRevenge Zaxxon'.split()
-)
-"""Games with ids of name and version only, as 'Pong-v4'; in 'ALE/Word-v5' and 'WordNoFrameskip-v4' any word is a game."""
-_ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?-v\d+')
-_PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
+    if package == 'minigrid':
+        message += f' With the extra envpool, write env.id=envpool env.game={env_id}.'
+    return message
 
 
 class Game(NamedTuple):
@@ -192,26 +189,29 @@ class Game(NamedTuple):
 
 def game_of(env_id: str) -> Game | None:
     """The game of Atari or Procgen that an id of gymnasium, ale-py, procgen or envpool means; None for other ids."""
-    found = _ATARI.fullmatch(env_id)
-    if found:
-        is_marked = found[1] or found[3] or found[4]
-        if is_marked or found[2] in ATARI_GAMES:
-            return Game('atari', found[2], bool(found[3]))
+    match = _ATARI.fullmatch(env_id)
+    if match:
+        namespace, name, ram, kind = match.groups()
+        if namespace or ram or kind or name in ATARI_GAMES:
+            return Game('atari', name, is_ram=ram is not None)
         return None
     if env_id in PROCGEN_GAMES:
         return Game('procgen', env_id)
-    found = _PROCGEN.fullmatch(env_id)
-    if found:
-        return Game('procgen', found[1])
+    match = _PROCGEN.fullmatch(env_id)
+    if match:
+        return Game('procgen', match[1])
     return None
 
 
 def game_named(word: str) -> Game | None:
     """The game of Atari or Procgen that a word names, in upper or lower case, as 'breakout' or 'ale/space_invaders'."""
     wanted = word.rpartition('/')[2].replace('_', '').replace('-', '').lower()
-    families = {'atari': ATARI_GAMES, 'procgen': PROCGEN_GAMES}
-    found = (Game(family, name) for family, games in families.items() for name in games if name.lower() == wanted)
-    return next(found, None)
+    for name in ATARI_GAMES:
+        if name.lower() == wanted:
+            return Game('atari', name)
+    if wanted in PROCGEN_GAMES:
+        return Game('procgen', wanted)
+    return None
 
 
 def versions_of(env_id: str) -> list[EnvSpec]:

@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,22 +23,24 @@ BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed 
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
 RAW_REWARD = 'raw_reward'
 RAW_END = 'raw_end'
-# keys of gymnasium's infos
-FINAL_OBS = 'final_obs'
-FINAL_INFO = 'final_info'
+FINAL_OBS = 'final_obs'  # a key of gymnasium's infos
+FINAL_INFO = 'final_info'  # a key of gymnasium's infos
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector env itself, not of single envs
-
 LAST_OBS = (FINAL_OBS, 'final_observation', 'terminal_observation')
 """Keys of infos with the last observation of an episode, in envs that reset themselves: of gymnasium, before 1.0, of SB3."""
-
 NOT_NESTED = {*LAST_OBS, FINAL_INFO, 'episode', 'action_mask', 'reset_mask'}
 """Entries of vector envs and wrappers whose parts are no numbers of the env's own."""
-# of nested infos; one may hold the whole state of a simulator
-MAX_DEPTH = 4
-MOST_NESTED = 1_000
-
-Number = bool | int | float
+MAX_DEPTH = 4  # of nested infos
+MOST_NESTED = 1_000  # numbers of nested infos; one may hold the whole state of a simulator
 LARGEST = int(sys.float_info.max)  # a larger int cannot become a float
+Number = bool | int | float
+
+
+class InfoColumn(NamedTuple):
+    """One entry of the infos of B envs. values: [B, ...] f32; is_given: [B] bool, which envs gave it."""
+
+    values: np.ndarray
+    is_given: np.ndarray
 
 
 def end_infos(
@@ -53,38 +55,47 @@ def end_infos(
     finals = info.get(FINAL_INFO)
     if finals is not None and not isinstance(finals, Mapping):  # one dict (or None) for each env
         return [dict(finals[i] or {}) for i in index]
+    last = info
     if finals is not None and autoreset == 'same_step':
         last = finals
-    else:
-        last = info
-    return [_taken(last, int(i)) for i in index]
+    return [numbers_of(_of_env(last, int(i), OWN_KEYS)) for i in index]
 
 
-def step_values(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """One entry of the infos of a step: (values [B, ...] f32, [B] bool, which envs gave one); None if no env gave one.
+def step_values(info: Mapping[str, Any], key: str, n_env: int) -> InfoColumn | None:
+    """One entry of the infos of a step; None if no env gave one.
 
     Where an ended env was reset in the same step, the value is that of the last step, not of the reset. A row that is
     only a reset has the value of the reset, or none.
     """
-    values, given = _array(info, key, n_env)
+    column = _column(info, key, n_env)
     finals = info.get(FINAL_INFO)
     if isinstance(finals, Mapping):
-        last, is_last = _array(finals, key, n_env)
-        ended = info.get(f'_{FINAL_INFO}')
-        if ended is None:
-            over = is_last
-        else:
-            over = np.asarray(ended, dtype=bool)
-        if last is not None and values is None:
-            values = last
-            given = is_last & over
-        elif values is not None:
-            given = np.where(over, is_last, given)
-            if last is not None:
-                values = np.where((over & is_last).reshape(-1, *[1] * (values.ndim - 1)), last, values)
-    if values is None or not given.any():
+        last = _column(finals, key, n_env)
+        has_last = np.zeros(n_env, dtype=bool)
+        if last is not None:
+            has_last = last.is_given
+        is_over = has_last
+        if info.get(f'_{FINAL_INFO}') is not None:
+            is_over = np.asarray(info[f'_{FINAL_INFO}'], dtype=bool)
+        column = _with_last(column, last, has_last, is_over)
+    if column is None or not column.is_given.any():
         return None
-    return values, given
+    return column
+
+
+def _with_last(
+    column: InfoColumn | None, last: InfoColumn | None, has_last: np.ndarray, is_over: np.ndarray
+) -> InfoColumn | None:
+    """The column with the values of `last` where an episode is over; there `column` has those of the next episode."""
+    if column is None:
+        if last is None:
+            return None
+        return InfoColumn(last.values, has_last & is_over)
+    values = column.values
+    if last is not None:
+        is_replaced = (is_over & has_last).reshape(-1, *[1] * (values.ndim - 1))
+        values = np.where(is_replaced, last.values, values)
+    return InfoColumn(values, np.where(is_over, has_last, column.is_given))
 
 
 def last_obs(obs: Any, info: Mapping[str, Any]) -> Any:
@@ -106,15 +117,15 @@ def numbers_of(info: object) -> dict[str, Number]:
     parts = named_parts(info)
     if parts is None:
         return {}
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     nested: dict[str, Number] = {}
     for key, value in parts.items():
-        own = number(value)
-        if own is not None:
-            found[key] = own
+        as_number = number(value)
+        if as_number is not None:
+            numbers[key] = as_number
         elif key not in NOT_NESTED:
             _add_nested(nested, key, value, 1)
-    return {**nested, **found}  # an entry that is itself called rewards/speed comes first
+    return {**nested, **numbers}  # an entry that is itself called rewards/speed comes first
 
 
 def named_parts(info: object) -> dict[str, Any] | None:
@@ -122,24 +133,24 @@ def named_parts(info: object) -> dict[str, Any] | None:
     if isinstance(info, Mapping):
         return {str(key): value for key, value in info.items()}
     if dataclasses.is_dataclass(info) and not isinstance(info, type):
-        names = [each.name for each in dataclasses.fields(info)]
+        names = [field.name for field in dataclasses.fields(info)]
         return {name: getattr(info, name) for name in names if hasattr(info, name)}
     if isinstance(info, tuple) and hasattr(info, '_fields'):
         return dict(zip(info._fields, info, strict=False))
     return None
 
 
-def _add_nested(found: dict[str, Number], path: str, value: object, depth: int) -> None:
+def _add_nested(numbers: dict[str, Number], path: str, value: object, depth: int) -> None:
     """Adds the numbers in a part of an info that has parts itself, by path."""
-    parts = None
-    if depth < MAX_DEPTH and len(found) < MOST_NESTED:
-        parts = named_parts(value)
-    for key, part in (parts or {}).items():
-        own = number(part)
-        if own is None:
-            _add_nested(found, f'{path}/{key}', part, depth + 1)
+    if depth >= MAX_DEPTH or len(numbers) >= MOST_NESTED:
+        return
+    parts = named_parts(value) or {}
+    for key, part in parts.items():
+        as_number = number(part)
+        if as_number is None:
+            _add_nested(numbers, f'{path}/{key}', part, depth + 1)
         else:
-            found[f'{path}/{key}'] = own
+            numbers[f'{path}/{key}'] = as_number
 
 
 def number(value: object) -> Number | None:
@@ -159,13 +170,13 @@ def number(value: object) -> Number | None:
 
 def requested_of(keys: Sequence[str], info: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The entries of one env's info that `keys` names and that are numbers or arrays of numbers, as f32."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for key in keys:
         value = entry_of(info, key)
         if value is not None:
             with suppress(TypeError, ValueError, OverflowError):  # an entry that is no number is left out
-                found[key] = np.asarray(value, dtype=np.float32)
-    return found
+                arrays[key] = np.asarray(value, dtype=np.float32)
+    return arrays
 
 
 def entry_of(info: object, key: str) -> Any:
@@ -186,7 +197,8 @@ def add_requested(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: in
     """
     for key, value in values.items():
         if key not in infos:
-            infos[key], infos[f'_{key}'] = np.zeros((n_env, *value.shape), np.float32), np.zeros(n_env, dtype=bool)
+            infos[key] = np.zeros((n_env, *value.shape), np.float32)
+            infos[f'_{key}'] = np.zeros(n_env, dtype=bool)
         if infos[key].shape[1:] != value.shape:
             raise other_shape_error(key, value.shape, 'of the other envs', infos[key].shape[1:])
         infos[key][i] = value
@@ -202,36 +214,35 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
     )
 
 
-def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
-    return numbers_of(_of_env(info, i, OWN_KEYS))
-
-
 def _of_env(info: Mapping[str, Any], i: int, left_out: Set[str] = frozenset()) -> dict[str, Any]:
     """The info of env i in that of a vector, whose entries, also those of nested infos, are arrays [B, ...] with masks."""
-    own: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, values in info.items():
-        is_of_vector = key in left_out or (str(key).startswith('_') and key[1:] in info) or isinstance(values, str)
-        given = info.get(f'_{key}')
-        if is_of_vector or not (given is None or given[i]):
+        is_mask = str(key).startswith('_') and key[1:] in info
+        if key in left_out or is_mask or isinstance(values, str):
+            continue
+        mask = info.get(f'_{key}')
+        if mask is not None and not mask[i]:
             continue
         if isinstance(values, Mapping):
-            own[key] = _of_env(values, i)
+            entries[key] = _of_env(values, i)
         elif hasattr(values, '__len__') and len(values) > i:
-            own[key] = values[i]
-    return own
+            entries[key] = values[i]
+    return entries
 
 
-def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """The values of an entry, [B, ...] f32, and which envs gave it; (None, all false) if there is no such array."""
-    none = np.zeros(n_env, dtype=bool)
+def _column(info: Mapping[str, Any], key: str, n_env: int) -> InfoColumn | None:
+    """An entry of the info of a vector; None if there is no such array."""
     first, _, rest = key.partition('/')
     if key not in info and rest and isinstance(info.get(first), Mapping):  # a path in nested infos
-        return _array(info[first], rest, n_env)
+        return _column(info[first], rest, n_env)
     try:
         values = np.asarray(info[key], dtype=np.float32)
     except (KeyError, TypeError, ValueError, OverflowError):
-        return None, none
+        return None
     if values.ndim == 0 or len(values) != n_env:
-        return None, none
+        return None
     mask = info.get(f'_{key}')
-    return values, ~none if mask is None else np.asarray(mask, dtype=bool)
+    if mask is None:
+        return InfoColumn(values, np.ones(n_env, dtype=bool))
+    return InfoColumn(values, np.asarray(mask, dtype=bool))
