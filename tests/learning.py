@@ -7,15 +7,16 @@ from typing import Any
 
 from zoo.core.data import Metrics
 from zoo.policy.modes import LearnMode
-from zoo.run.observers.base import Progress
 from zoo.run.observers.rounds import MetricNames, SampleCount, mean_metrics, refuse_empty
 
 
 class Learner:
     """Trains on the batches that a buffer yields."""
 
+    name = ''
+
     def __init__(self, mode: LearnMode, buffer: Any) -> None:
-        self.mode, self._buffer, self.progress = mode, buffer, Progress()
+        self.mode, self._buffer, self.n_sample = mode, buffer, 0
         self._observers = MetricNames(), SampleCount()
 
     @property
@@ -24,7 +25,7 @@ class Learner:
 
     def train(self, env_step: int) -> Metrics:
         """One round of updates at this env step."""
-        job: Any = SimpleNamespace(learn_mode=self.mode, progress=self.progress)
+        job: Any = SimpleNamespace(learner=self)
         refuse_empty(self._buffer)
         if hasattr(self._buffer, 'set_env_step'):
             self._buffer.set_env_step(env_step)

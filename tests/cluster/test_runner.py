@@ -31,9 +31,10 @@ def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
     with ExitStack() as undo:
         cfg = resolve_config('cartpole_ppo', [*SIZES, 'env.vectorization=sync']).read_only()
         parts = make_parts(cfg, None, undo, 1)
-        layout = WeightLayout(parts.policy.acting_state())
-        payload = packed(payload_of(cfg, parts.policy, NO_NUMBERS))
-        yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), parts.policy, layout
+        policy = parts.first.policy
+        layout = WeightLayout(policy.acting_state())
+        payload = packed(payload_of(cfg, policy, NO_NUMBERS))
+        yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), policy, layout
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from zoo.run.checkpoint.file import steps_of
 from zoo.run.config import resolve_config
 from zoo.run.data_parallel import Agreement
 from zoo.run.launch import FILE, Launch, continued, filter_rank_log, launched
-from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
 from zoo.worker.infos import InfoTally
 
@@ -36,30 +35,30 @@ def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = N
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
     collector = SimpleNamespace(env_step=100, episodes=episodes)
-    return SimpleNamespace(collector=collector)
+    return SimpleNamespace(collector=collector, learners={'': SimpleNamespace(n_sample=0)})
 
 
 def agreement(ranks: Ranks, own: Any) -> Agreement:
-    return Agreement(ranks, own, Progress())
+    return Agreement(ranks, own)
 
 
-def counters(own: Any, progress: Progress) -> tuple[int, ...]:
+def counters(own: Any) -> tuple[int, ...]:
     episodes = own.collector.episodes
-    return own.collector.env_step, episodes.n_episode, episodes.n_reset, progress.n_sample
+    return own.collector.env_step, episodes.n_episode, episodes.n_reset, own.learners[''].n_sample
 
 
 def test_counters_are_the_sum_of_what_each_rank_added() -> None:
     def work(ranks: Ranks) -> list[tuple[int, ...]]:
-        own, found, progress = parts(), [], Progress()
-        progress.n_sample = 100
-        counted = Agreement(ranks, own, progress)
+        own, found = parts(), []
+        own.learners[''].n_sample = 100
+        counted = agreement(ranks, own)
         for n_step in (60 + ranks.rank, 64 - ranks.rank):  # 60 and 61, then 64 and 63
             own.collector.env_step += n_step
             own.collector.episodes.n_episode += 2 + ranks.rank
             own.collector.episodes.n_reset += 1
-            progress.n_sample += 32
+            own.learners[''].n_sample += 32
             counted.count()
-            found.append(counters(own, progress))
+            found.append(counters(own))
         return found
 
     # env steps: 100 of both ranks + 60 + 61 = 221, + 64 + 63 = 348; each time 2 + 3 episodes, 1 + 1 resets, 32 + 32 samples
@@ -100,7 +99,7 @@ def test_a_signal_or_wish_of_one_rank_stops_all(
 
 
 def test_one_process_agrees_with_itself() -> None:
-    alone = Agreement(ALONE, parts(), Progress())
+    alone = agreement(ALONE, parts())
     assert (alone.stops(False, []), alone.stops(True, []), alone.stops(False, [15])) == (None, 0, 15)
     assert alone.first('why') == 'why' and alone.metrics({'loss': 1}) == {'loss': 1}
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import zoo.env
-from zoo.buffer.base import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.base import in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown
@@ -45,6 +45,7 @@ from zoo.run.checkpoint import (
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
+from zoo.run.learner import Learner
 from zoo.run.log import make_sinks
 from zoo.run.log.logger import Logger, Report
 from zoo.run.observers.base import EventCall, Observer, Parts, Progress, RunView
@@ -62,13 +63,16 @@ from zoo.run.observers.rounds import (
 from zoo.run.resources import Phase, Threads, keep_freed_memory, memory_problem, phase_threads, use_threads
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
-from zoo.worker.collector import Collector
-from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section, refuse_other_spaces
+from zoo.run.roster import ONE_LEARNER, Roster
+from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
 from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
 
 if TYPE_CHECKING:
+    from zoo.cluster.engine import Engine
     from zoo.run.observers.stop_rules import StopRules
+
+logger = logging.getLogger(__name__)
 
 
 def make_parts(
@@ -79,49 +83,55 @@ def make_parts(
     model: nn.Module | None = None,
     gradient_readers: str = '',
     ranks: Ranks = ALONE,
+    roster: Roster = ONE_LEARNER,
 ) -> Parts:
     """Builds all components of a run.
 
-    Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets the functions that close the envs;
-      n_thread: limit for torch threads; model: a network for the new policy, in place of the one that policy.model names;
-      gradient_readers: names of the callbacks with on_gradient, for which steps are executed eagerly; ranks: those that
-      learn together, each with its share of the envs and samples.
+    Args: cfg: of the whole run; policy: for the first learner, instead of a new one; undo: gets the functions that close the
+      envs; n_thread: limit for torch threads; model: a network for the new policy of the first learner, in place of the one
+      that policy.model names; gradient_readers: names of the callbacks with on_gradient, for which steps are executed
+      eagerly; ranks: those that learn together, each with its share of the envs and samples; roster: of its learners.
     """
+    whole = roster.configs(cfg)
     if ranks.size > 1:
         from zoo.cluster.config import split_config
 
         cfg = split_config(cfg, ranks.size, ranks.rank)
-    eager_only = must_be_eager(cfg.policy, policy, gradient_readers) if gradient_readers else ''
-    engine, run_id = None, uuid4().hex[:12]  # the engine that carries the runners, and the name of this run there
-    if cfg.cluster.runner_num:
-        from zoo.cluster.remote_collector import make_engine
-
-        engine = undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
+    configs = roster.configs(cfg)
+    eager_only = _reason_for_eager_steps(configs, policy, gradient_readers)
+    run_id = uuid4().hex[:12]  # the name of this run in the engine that carries the runners
+    engine = _make_engine(cfg, run_id, len(configs), undo)
     if cfg.env.check:
         zoo.env.check_env(cfg.env, before_run=True)
-    device = str(policy.device if policy is not None else device_of(cfg.policy.device))
+    device = str(device_of(cfg.policy.device) if policy is None else policy.device)
     restarts = Restarts(cfg.env.max_restarts)
-    first = None if ranks.size == 1 else ranks.rank * cfg.env.collector_env_num
-    groups = make_env_groups(cfg.env, device, restarts, first, cfg.seed) if engine is None else []
-    envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
+    first_env = ranks.rank * cfg.env.collector_env_num
+    envs: list[Any] = []
+    if engine is None:
+        groups = make_env_groups(cfg.env, device, restarts, None if ranks.size == 1 else first_env, cfg.seed)
+        envs = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
     if problem := memory_problem(cfg, example.obs_space):
         raise ConfigError(problem)
     use_threads(cfg.policy.n_thread or 1)  # code of an env may have set another number, and networks are made with it
-    policy = _make_policy(cfg, policy, example, model, eager_only, ranks)
-    if policy.compile_env is not None:
+    learners: dict[str, Learner] = {}
+    for name, section in configs.items():
+        spaces = roster.spaces(name, example)
+        own_policy = _make_policy(section, policy, spaces, model, eager_only, ranks)
+        learners[name] = _make_learner(name, section, own_policy, ranks, roster.learns(name))
+        learners[name].cfg = whole[name]
+        policy = None  # the others have new ones
+        model = None
+    first = next(iter(learners.values())).policy
+    if first.compile_env is not None:
         for env in envs:
-            env.compile(policy.compile_env)
-    keys = cfg.logger.info_keys
-    infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
-    evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
-    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
-    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else draws may differ, and ranks wait for ever
-        buffer.set_ranks(ranks)
+            env.compile(first.compile_env)
+    infos = _info_keys(cfg)
+    evaluators = _make_evaluators(cfg, learners, eval_envs, infos, roster)
     if engine is None:
-        collector = Collector(envs, policy.collect_mode, infos, first or 0)
+        modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
+        collector = roster.collector(envs, modes, infos, first_env)
         if envs[0].is_tensor_program and device != 'cpu':
             from zoo.worker.gpu import CapturedRollout
 
@@ -129,23 +139,76 @@ def make_parts(
     else:
         from zoo.cluster.remote_collector import start_runners
 
+        facts = example.name, example.obs_space, example.action_space
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            facts = example.name, example.obs_space, example.action_space
-            collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
-    threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
-    return Parts(envs, policy, buffer, collector, policy.learn_mode, evaluators, threads, restarts, ranks.size)
+            collector, envs = start_runners(engine, run_id, cfg, first, facts, infos, restarts, ranks.rank)
+    return Parts(
+        envs=envs,
+        learners=learners,
+        collector=collector,
+        evaluators=evaluators,
+        n_thread=_choose_threads(configs, learners, envs[0].n_env, n_thread),
+        restarts=restarts,
+        n_rank=ranks.size,
+    )
+
+
+def _reason_for_eager_steps(configs: Mapping[str, JobConfig], policy: Policy | None, callbacks: str) -> str:
+    """The reason to execute gradient steps eagerly, '' if there is none. Args: policy: of the first learner; callbacks: see `must_be_eager`."""
+    why = ''
+    if callbacks:
+        for cfg in configs.values():
+            why = must_be_eager(cfg.policy, policy, callbacks)
+            policy = None  # the others have new ones
+    return why
+
+
+def _make_engine(cfg: JobConfig, run_id: str, n_learner: int, undo: ExitStack) -> Engine | None:
+    """The engine that carries the runners; None if the run has none. Raises: UserError if a run of several policies has them."""
+    if not cfg.cluster.runner_num:
+        return None
+    if n_learner > 1:
+        raise UserError(
+            f'cluster.runner_num is {cfg.cluster.runner_num} but the run has {n_learner} policies, and runners act with one; '
+            'use runner_num=0'
+        )
+    from zoo.cluster.remote_collector import make_engine
+
+    return undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
+
+
+def _make_learner(name: str, cfg: JobConfig, policy: Policy, ranks: Ranks, learns: bool) -> Learner:
+    """Makes the buffer of a policy, and the learner of both."""
+    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
+    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else draws may differ, and ranks wait for ever
+        buffer.set_ranks(ranks)
+    return Learner(name, cfg, policy, buffer, learns)
+
+
+def _info_keys(cfg: JobConfig) -> InfoKeys:
+    """The numbers of the envs that the log has."""
+    keys = cfg.logger.info_keys
+    step_keys = tuple(cfg.logger.info_step_keys)
+    if keys == 'auto':
+        return InfoKeys('auto', step_keys)
+    return InfoKeys(tuple(keys), step_keys)
 
 
 def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint: Checkpoint | None) -> JobConfig:
     """The config of a run, resolved and frozen. Args: cfg: resolved or not; checkpoint: to continue from."""
-    found = frozen_config(cfg if isinstance(cfg, Config | JobConfig) else resolve_config(cfg))
-    return found if checkpoint is None else with_saved_start(found, checkpoint)
+    if not isinstance(cfg, Config | JobConfig):
+        cfg = resolve_config(cfg)
+    complete = frozen_config(cfg)
+    if checkpoint is None:
+        return complete
+    return with_saved_start(complete, checkpoint)
 
 
 class RunBuilder:
     """Builds a run: first its components, then its observers.
 
-    Args: callbacks: in addition to those of cfg; undo: gets the functions that close the run.
+    Args: callbacks: in addition to those of cfg; undo: gets the functions that close the run; roster: of its learners.
     Attributes: parts, progress, agreement, ending, log, report, manager, stop_rules; observers: in the order in which they
       are told of an event.
     Raises: ConfigError for an invalid callback, stop rule or sink, before anything is made.
@@ -159,8 +222,13 @@ class RunBuilder:
         on_evaluation: OnEvaluation | None,
         ranks: Ranks,
         undo: ExitStack,
+        roster: Roster,
     ) -> None:
-        self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
+        self._cfg = cfg
+        self._checkpoint = checkpoint
+        self._ranks = ranks
+        self._undo = undo
+        self._roster = roster
         self._leads = leads = ranks.rank == 0
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         self.stop_rules: StopRules | None = None
@@ -174,41 +242,50 @@ class RunBuilder:
 
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
-        cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
-        # rank 0 alone makes the folder and writes to it
-        self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir))) if self._leads else None
+        cfg = self._cfg
+        undo = self._undo
+        self._folder: RunFolder | None = None
+        if self._leads:  # rank 0 alone makes the folder and writes to it
+            self._folder = undo.enter_context(closing(RunFolder(cfg, self._checkpoint, run_dir)))
         n_thread = torch.get_num_threads()
         undo.callback(use_threads, n_thread)
         use_threads(cfg.policy.n_thread or 1)
         if cfg.keep_freed_memory:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
-        init_from = cfg.init_from and os.path.abspath(cfg.init_from)  # envs may change the current folder
-        self._gradients = GradientEvents(self._callbacks) if readers else None
-        parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
-        if self._gradients is not None:
-            forward = self._gradients.showing(parts.learn_mode.forward)
-            parts = parts._replace(learn_mode=parts.learn_mode._replace(forward=forward))
-        self.parts, self._schedules = parts, EnvSchedules(cfg, parts)
-        if checkpoint is not None:
-            rules = () if self.stop_rules is None else (self.stop_rules.load_state_dict,)
-            self.progress = restore(cfg, parts, checkpoint, ranks, *rules)
+        starts = self._starts()
+        self.parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, self._ranks, self._roster)
+        self._gradients: GradientEvents | None = None
+        if readers:
+            self._gradients = GradientEvents(self._callbacks)
+            for learner in parts.learners.values():
+                learner.mode = learner.mode._replace(forward=self._gradients.showing(learner.mode.forward))
+        self._schedules = EnvSchedules(cfg, parts)
+        if self._checkpoint is not None:
+            self.progress = restore(cfg, parts, self._checkpoint, self._ranks, self.stop_rules)
         else:
             self.progress = Progress()
-            parts.policy.check_fields()
-            has_box = any(isinstance(leaf, Box) for _, leaf in leaf_spaces(parts.policy.action_space))
-            if self._leads and cfg.env.action_mode == 'rescale' and not has_box:
-                logger.warning('env.action_mode=rescale has no effect: the env has no Box actions; leave it out')
-            if self._leads and cfg.env.check:
-                warn_of_far_actions(cfg, parts)
-            if self._leads:
-                warn_of_unscaled_bytes(cfg, parts)
-                say_what_suits_small_images(cfg, parts)
-            refuse_unsavable(parts.policy)
-            if init_from is not None and policy is None:
-                start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
-        self.agreement = Agreement(ranks, parts, self.progress)
+            if policy is not None:  # it was given, with parameters
+                starts.pop(parts.first.name, None)
+            for learner in parts.learners.values():
+                self._begin_learner(learner, starts.get(learner.name))
+        self.agreement = Agreement(self._ranks, parts)
         return parts
+
+    def _starts(self) -> dict[str, str]:
+        """The absolute paths of the runs with whose parameters learners begin; envs may change the current folder."""
+        configs = self._roster.configs(self._cfg)
+        return {name: os.path.abspath(cfg.init_from) for name, cfg in configs.items() if cfg.init_from}
+
+    def _begin_learner(self, learner: Learner, start: str | None) -> None:
+        """Checks the policy of a new run, and copies the parameters of a checkpoint into it. Args: start: path of that, or None."""
+        policy = learner.policy
+        policy.check_fields()
+        if self._leads:
+            _advise(learner.cfg, policy)
+        refuse_unsavable(policy)
+        if start is not None:
+            start_from(policy, start, learner.cfg.init_from_keys, self._ranks)
 
     def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
         """Makes the folder and the observers of a run, after its components. Args: save_best: writes its best checkpoint."""
@@ -241,8 +318,10 @@ class RunBuilder:
             self._videos.show = log.video
         if self.stop_rules is not None:
             log.listeners.append(partial(self.stop_rules.see, job))
-        look = Diagnostics(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
-        self.report = Report(log, job, look, self.agreement, self._schedules.metrics)
+        diagnostics = []
+        if leads:
+            diagnostics = [Diagnostics(facts_of(x.cfg, x.policy), x.name) for x in self.parts.learners.values()]
+        self.report = Report(log, job, diagnostics, self.agreement, self._schedules.metrics)
         last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
         self._checkpoints = Checkpoints(save_best if cfg.checkpoint.keep_best and leads else None)
@@ -268,29 +347,36 @@ class RunBuilder:
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event. Options that are off have no observer."""
-        cfg, n_reset, listener = self._cfg, reset_every(self._cfg), self._on_evaluation
-        found: list[Observer | None] = [
-            self.ending,
-            # before anybody reads a counter
-            None if self.agreement.is_alone else EventCall(self.agreement.count, 'after_rollout', 'after_update'),
-            Threads(self.parts.n_thread),
-            self._schedules if self._schedules.changes else None,
-            # after the schedules have set their values
-            None if n_reset is None else EventCall(partial(reset_if_due, n_reset), 'before_rollout'),
-            MetricNames(),
-            SampleCount(),
-            self._gradients,
-            EventCall(evaluate_if_due, 'after_round'),
-            self.stop_rules,  # after the evaluation, which a rule may depend on
-            self.report,
-            self._checkpoints,  # after the stop rules: this may be the last round
-            None if cfg.policy.eval.stop_value is None else EventCall(stop_at_value, 'on_evaluate'),
-            EventCall(self.report.show_progress, 'on_metrics', 'on_evaluate'),  # after the best return is known
-            self._callbacks,
-            None if listener is None else EventCall(partial(tell_listener, listener), 'after_evaluation'),
-            self._videos,
-        ]
-        return tuple(observer for observer in found if observer is not None)
+        eval_cfg = self._cfg.policy.eval
+        n_reset = reset_every(self._cfg)
+        observers: list[Observer] = []
+
+        def add(observer: Observer | None, when: bool = True) -> None:
+            if when and observer is not None:
+                observers.append(observer)
+
+        add(self.ending)
+        # before anybody reads a counter
+        add(EventCall(self.agreement.count, 'after_rollout', 'after_update'), when=not self.agreement.is_alone)
+        add(Threads(self.parts.n_thread))
+        add(self._schedules, when=self._schedules.changes)
+        # after the schedules have set their values
+        if n_reset is not None:
+            add(EventCall(partial(reset_if_due, n_reset), 'before_rollout'))
+        add(MetricNames())
+        add(SampleCount())
+        add(self._gradients)
+        add(EventCall(evaluate_if_due, 'after_round'))
+        add(self.stop_rules)  # after the evaluation, which a rule may depend on
+        add(self.report)
+        add(self._checkpoints)  # after the stop rules: this may be the last round
+        add(EventCall(stop_at_value, 'on_evaluate'), when=eval_cfg.stop_value is not None)
+        add(EventCall(self.report.show_progress, 'on_metrics', 'on_evaluate'))  # after the best return is known
+        add(self._callbacks)
+        if self._on_evaluation is not None:
+            add(EventCall(partial(tell_listener, self._on_evaluation), 'after_evaluation'))
+        add(self._videos)
+        return tuple(observers)
 
 
 def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
@@ -306,33 +392,44 @@ def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
     return env
 
 
-def warn_of_unscaled_bytes(cfg: JobConfig, parts: Parts) -> None:
+def _advise(cfg: JobConfig, policy: Policy) -> None:
+    """Logs what does not suit the spaces of a new policy. Args: cfg: of its learner."""
+    has_box = any(isinstance(leaf, Box) for _, leaf in leaf_spaces(policy.action_space))
+    if cfg.env.action_mode == 'rescale' and not has_box:
+        logger.warning('env.action_mode=rescale has no effect: the env has no Box actions; leave it out')
+    if cfg.env.check:
+        warn_of_far_actions(cfg, policy)
+    warn_of_unscaled_bytes(cfg, policy)
+    say_what_suits_small_images(cfg, policy)
+
+
+def warn_of_unscaled_bytes(cfg: JobConfig, policy: Policy) -> None:
     """Warns of large bytes that the networks of zoo see as they are."""
     obs_norm = getattr(cfg.policy.model, 'obs_norm', None)  # None: the policy has no model of zoo's kind
-    if obs_norm is False and parts.policy.given_model is None:
-        for sentence in unscaled_bytes(parts.policy.obs_space):
+    if obs_norm is False and policy.given_model is None:
+        for sentence in unscaled_bytes(policy.obs_space):
             logger.warning('%s', sentence)
 
 
-def say_what_suits_small_images(cfg: JobConfig, parts: Parts) -> None:
+def say_what_suits_small_images(cfg: JobConfig, policy: Policy) -> None:
     """Logs a faster encoder than the default one, if the networks of zoo see small images."""
     encoder = getattr(cfg.policy.model, 'encoder', None)  # None: the policy has no model of zoo's kind
-    if encoder is not None and parts.policy.given_model is None:
+    if encoder is not None and policy.given_model is None:
         from zoo.model.encoder import slow_for_small_images
 
-        sentence = slow_for_small_images(encoder, parts.policy.obs_space)
+        sentence = slow_for_small_images(encoder, policy.obs_space)
         if sentence:
             logger.info('%s', sentence)
 
 
-def warn_of_far_actions(cfg: JobConfig, parts: Parts) -> None:
+def warn_of_far_actions(cfg: JobConfig, policy: Policy) -> None:
     """Warns of action bounds that the first actions of the policy miss, so that the env gets nothing but its bounds."""
-    dist = getattr(parts.policy, 'dist', None)
+    dist = getattr(policy, 'dist', None)
     if dist is None or dist.is_bounded:  # a policy of the user that draws actions itself, or one that knows the bounds
         return
     from zoo.env.inspection.bounds import far_bounds  # only with env.check
 
-    for bounds in far_bounds(parts.policy.action_space, cfg.env.action_mode):
+    for bounds in far_bounds(policy.action_space, cfg.env.action_mode):
         logger.warning('env %r: %s.', env_name(cfg.env), bounds.sentence())
 
 
@@ -354,18 +451,28 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
     return envs
 
 
-def _make_evaluator(cfg: JobConfig, policy: Policy, env: AnyVectorEnv, name: str, infos: InfoKeys) -> Evaluator:
-    """Makes the evaluator of one set of envs. Raises: UserError if the policy does not fit them."""
-    refuse_other_spaces(policy, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
+def _make_evaluators(
+    cfg: JobConfig,
+    learners: Mapping[str, Learner],
+    envs: Mapping[str, AnyVectorEnv],
+    infos: InfoKeys,
+    roster: Roster,
+) -> dict[str, Evaluator]:
+    """Makes the evaluator of each set of envs, by name. Raises: UserError if the policies do not fit them."""
     options = cfg.policy.eval
-    return Evaluator(
-        env,
-        policy.eval_mode,
-        options.n_episode,
-        options.max_episode_steps,
-        deterministic=options.get('deterministic', True),
-        infos=infos,
-    )
+    policies = {name: learner.policy for name, learner in learners.items()}
+    evaluators = {}
+    for name, env in envs.items():
+        roster.check_evaluation_env(policies, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
+        evaluators[name] = roster.evaluator(
+            env,
+            {key: policy.eval_mode for key, policy in policies.items()},
+            options.n_episode,
+            options.max_episode_steps,
+            options.get('deterministic', True),
+            infos,
+        )
+    return evaluators
 
 
 def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> str:
@@ -393,10 +500,14 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
 
 
 def _make_policy(
-    cfg: JobConfig, policy: Policy | None, env: AnyVectorEnv, model: nn.Module | None, eager_only: str, ranks: Ranks
+    cfg: JobConfig,
+    policy: Policy | None,
+    spaces: tuple[Space, Space],
+    model: nn.Module | None,
+    eager_only: str,
+    ranks: Ranks,
 ) -> Policy:
     """A new policy, or the given one. Raises: UserError if one is given for other spaces, or together with several ranks."""
-    spaces = env.obs_space, env.action_space
     if policy is not None and ranks.size > 1:
         raise UserError(
             f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '
@@ -431,7 +542,18 @@ def _new_policy(
         ) from error
 
 
-def _choose_threads(cfg: JobConfig, policy: Policy, n_env: int, limit: int) -> dict[Phase, int]:
+def _choose_threads(
+    configs: Mapping[str, JobConfig], learners: Mapping[str, Learner], n_env: int, limit: int
+) -> dict[Phase, int]:
+    """The number of torch threads of each phase: the most that a learner can use. Args: configs: of this rank, by learner."""
+    n_thread: dict[Phase, int] = {}
+    for name, learner in learners.items():
+        for phase, n in _threads_of_learner(configs[name], learner.policy, n_env, limit).items():
+            n_thread[phase] = max(n, n_thread.get(phase, 1))
+    return n_thread
+
+
+def _threads_of_learner(cfg: JobConfig, policy: Policy, n_env: int, limit: int) -> dict[Phase, int]:
     if cfg.policy.n_thread is not None:
         return dict.fromkeys(('collect', 'learn', 'evaluate'), cfg.policy.n_thread)
     batch_size = policy.learn_mode.get_batch_size()
@@ -459,9 +581,6 @@ def make_policy(
     if init_from is not None:
         start_from(policy, init_from, cfg.init_from_keys)
     return policy
-
-
-logger = logging.getLogger(__name__)
 
 
 def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), ranks: Ranks = ALONE) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.metrics import over_ranks
-from zoo.run.observers.base import Parts, Progress, RunView
+from zoo.run.observers.base import Parts, RunView
 from zoo.worker.infos import InfoTally, Recent
 
 
@@ -22,19 +22,23 @@ class Agreement:
       that the seeds of evaluations depend on.
     """
 
-    def __init__(self, ranks: Ranks, parts: Parts, progress: Progress) -> None:
-        self._ranks, self._parts, self._progress = ranks, parts, progress
+    def __init__(self, ranks: Ranks, parts: Parts) -> None:
+        self._ranks = ranks
+        self._parts = parts
         self.is_alone = ranks is ALONE
         self.evaluation_key = () if self.is_alone else (ranks.rank,)
         self._before = self._counters()
 
     def count(self, *_: object) -> None:
         """Adds up what all ranks collected and learned from since the last call."""
-        own = torch.tensor(self._counters(), dtype=torch.float64) - torch.tensor(self._before, dtype=torch.float64)
-        now = [before + int(n) for before, n in zip(self._before, self._ranks.sum_(own).tolist(), strict=True)]
-        collector = self._parts.collector
-        collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, self._progress.n_sample = now
+        counters = torch.tensor(self._counters(), dtype=torch.float64)
+        added = self._ranks.sum_(counters - torch.tensor(self._before, dtype=torch.float64))
+        now = [before + int(n) for before, n in zip(self._before, added.tolist(), strict=True)]
         self._before = now
+        collector = self._parts.collector
+        collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, *n_samples = now
+        for learner, n_sample in zip(self._parts.learners.values(), n_samples, strict=True):
+            learner.n_sample = n_sample
 
     def ends(self, job: RunView, received: list[int]) -> bool:
         """Whether any rank got a signal to stop, or is done; all ranks call it between two iterations.
@@ -93,5 +97,6 @@ class Agreement:
 
     def _counters(self) -> list[int]:
         collector = self._parts.collector
-        episodes, n_sample = collector.episodes, int(self._progress.n_sample)
-        return [collector.env_step, episodes.n_episode, episodes.n_reset, n_sample]
+        episodes = collector.episodes
+        n_samples = [int(learner.n_sample) for learner in self._parts.learners.values()]
+        return [collector.env_step, episodes.n_episode, episodes.n_reset, *n_samples]

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from zoo.config.components import section_of
+from zoo.core.data import Metrics, Rollout
 from zoo.core.errors import CallbackError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
@@ -17,11 +18,13 @@ from zoo.core.timer import Timer
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
-from zoo.run.checkpoint import Checkpoint, State
+from zoo.run.checkpoint import Checkpoint
+from zoo.run.learner import Learner
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
 from zoo.run.result import TrainResult
-from zoo.run.resume import meta_of, state_of
+from zoo.run.resume import files_of_others, meta_of, state_of
+from zoo.run.roster import ONE_LEARNER, Roster
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 
 
@@ -31,12 +34,14 @@ class SerialJob(RunView):
 
     `iteration` is one round: `collect_round`, then `learn_round`. For another pipeline, derive a class that overrides these
     two, and `step_per_iteration` if it collects another number of rollouts, and register it in PIPELINE_REGISTRY; the config
-    names it (`pipeline`). Its options are its class attribute `config`, a Section.
+    names it (`pipeline`). Its options are its class attribute `config`, a Section. For several policies in one run also
+    override `roster`.
 
     Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy, model, callbacks,
       on_evaluation: as there; checkpoint: to continue from; run_dir: the folder of the run, instead of a new one below
       logger.root; ranks: those that train together, of which only rank 0 writes.
-    Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
+    Attributes: learners: by name, the first one first; learner: that of the current event, else the first one, whose policy,
+      buffer and learn mode are also attributes of the run; stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete; envs: those of training and evaluation, whose attributes may be read and set between rollouts;
       is_whole: whether the state is that of complete updates; false after an error in the middle of a round; leads: whether
       this process writes files: of several ranks, only rank 0 does; is_alone: whether it trains alone: one of several ranks
@@ -61,20 +66,25 @@ class SerialJob(RunView):
         self.stop_reason: str | None = None
         self.is_whole = True
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
-        self._ranks, self.leads, self.is_alone = ranks, ranks.rank == 0, ranks is ALONE
+        self._ranks = ranks
+        self.leads = ranks.rank == 0
+        self.is_alone = ranks is ALONE
         with ExitStack() as undo:  # closes what was made if the rest fails
-            self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
-            self.parts = parts = run.make(policy, model, run_dir)
-            self.progress, self.agreement = run.progress, run.agreement
-            self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
-            self.collect_mode, self.learn_mode = parts.collector.mode, parts.learn_mode
-            # a buffer need not have these two
-            self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
-            self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)
+            self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo, self.roster())
+            self.parts = run.make(policy, model, run_dir)
+            self.learners = self.parts.learners
+            self.learner = self.parts.first
+            self.collector = self.parts.collector
+            self.progress = run.progress
+            self.agreement = run.agreement
             run.open(self, lambda: self._write(run.manager.save_best))
             self._handlers = handlers_of(run.observers)
             run.begin(self)
             self._undo = undo.pop_all()
+
+    def roster(self) -> Roster:
+        """The roster of the run: its learners, and how they share its envs."""
+        return ONE_LEARNER
 
     def start(self) -> None:
         """Tells the observers, once, that the run begins; the first iteration calls it if nobody has."""
@@ -89,46 +99,63 @@ class SerialJob(RunView):
         self._tell('after_round')
 
     def collect_round(self) -> None:
-        """Collects one rollout, makes samples of it and pushes them into the buffer."""
+        """Collects one rollout, makes samples of it and pushes them into the buffers of the learners."""
         if self._learn_step is None:
             self._learn_step = self.env_step
         else:
-            self._keep_samples()  # the last rollout was not learned from, and is overwritten now
+            for learner in self.learners.values():
+                learner.keep()  # the last rollout was not learned from, and is overwritten now
         self._tell('before_rollout')
         with self.timer.label('zoo/collect'):
-            rollout = self.collector.collect()
+            rollouts = self.collector.collect_by_name()
         self._tell('after_rollout')
         with self.timer.part('sample'):
-            self._tell('on_rollout', rollout)
-            self.is_whole = False  # after an error from here on nothing is saved, unless a callback raised it
-            samples = self.collect_mode.get_train_sample(rollout)
-            self.is_whole = True
-            self._tell('on_samples', samples)
-            self.is_whole = False
-            self.buffer.push(samples)
-            self.is_whole = True
+            for name, rollout in rollouts.items():
+                self.learner = self.learners[name]
+                self._push(self.learner, rollout)
+            self.learner = self.parts.first
+
+    def _push(self, learner: Learner, rollout: Rollout) -> None:
+        """Makes samples of a rollout, and pushes them into the buffer of its learner."""
+        self._tell('on_rollout', rollout)
+        self.is_whole = False  # after an error from here on nothing is saved, unless a callback raised it
+        samples = learner.samples_of(rollout)
+        self.is_whole = True
+        self._tell('on_samples', samples)
+        self.is_whole = False
+        learner.push(samples)
+        self.is_whole = True
 
     def learn_round(self) -> None:
-        """Runs one round of updates on the batches of the buffer."""
+        """Runs one round of updates of each learner, on the batches of its buffer."""
         env_step = self.env_step if self._learn_step is None else self._learn_step
         self._tell('before_update', env_step)
         with self.timer.part('learn'):
             self.is_whole = False
-            if self._learn_step is None:
-                refuse_empty(self.buffer)
-            self.learn_mode.set_env_step(env_step)
-            self._set_buffer_step(env_step)
-            found = []
-            for batch in self.buffer.batches():
-                found.append(self.learn_mode.forward(batch))
-                self._tell('on_batch', batch, found[-1])
-            metrics = mean_metrics(found)
+            metrics: Metrics = {}
+            for learner in self.learners.values():
+                if learner.learns:
+                    self.learner = learner
+                    metrics |= self._learn(learner, env_step)
+            self.learner = self.parts.first
             self.is_whole = True
         self._learn_step = None
         self._tell('after_update')
         with self.timer.part('log'):
             self._tell('on_update', metrics)
             self._tell('on_metrics', metrics)
+
+    def _learn(self, learner: Learner, env_step: int) -> Metrics:
+        """Runs one round of updates of a learner; returns its metrics by their names in the log, without the group's name."""
+        if self._learn_step is None:
+            refuse_empty(learner.buffer)
+        learner.begin_update(env_step)
+        metrics_of_batches = []
+        for batch in learner.buffer.batches():
+            metrics = learner.learn(batch)
+            metrics_of_batches.append(metrics)
+            self._tell('on_batch', batch, metrics)
+        return {learner.metric(name): value for name, value in mean_metrics(metrics_of_batches).items()}
 
     def evaluate(self) -> Evaluation | None:
         """Plays greedy episodes on the evaluation envs; observers keep the best policy, and stop the run at stop_value.
@@ -137,7 +164,8 @@ class SerialJob(RunView):
         """
         evaluation = self.play_evaluation()
         if evaluation is not None:
-            self.progress.eval_step, self.progress.last_return = self.env_step, evaluation.return_mean
+            self.progress.eval_step = self.env_step
+            self.progress.last_return = evaluation.return_mean
             with self.timer.part('log'):
                 self._tell('on_evaluate', evaluation)
             self._tell('after_evaluation', evaluation)
@@ -147,9 +175,12 @@ class SerialJob(RunView):
         """Plays the episodes of `evaluate`, but logs and keeps nothing."""
         with self.timer.part('evaluate'):
             self._tell('before_evaluation')
-            stop = self.stop_requested if self.is_alone else lambda: False  # it would leave other ranks waiting
-            found = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self.agreement.evaluation_key)
-            return None if found is None else joined_evaluations(self._ranks.gather(found))
+            # one of several ranks would leave the others waiting
+            stop = self.stop_requested if self.is_alone else (lambda: False)
+            evaluation = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self.agreement.evaluation_key)
+            if evaluation is None:
+                return None
+            return joined_evaluations(self._ranks.gather(evaluation))
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
@@ -163,23 +194,37 @@ class SerialJob(RunView):
         Raises: SaveError, whose `result` has the trained policy.
         """
         self.start()
-        is_evaluated = self.progress.is_evaluated(self.env_step)
-        is_evaluated = evaluate and (is_evaluated or self.evaluate() is not None)  # None: a signal came meanwhile
+        is_evaluated = evaluate and self.progress.is_evaluated(self.env_step)
+        if evaluate and not is_evaluated:
+            is_evaluated = self.evaluate() is not None  # None: a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
         self._run.ending.finish(is_evaluated)
 
     def result(self) -> TrainResult:
-        """The result of the run so far. Its policy is told the env steps of its training, and saves them with itself."""
-        self.policy.run = self.policy.run._replace(env_step=self.env_step)
+        """The result of the run so far. Its policies are told the env steps of their training, and save them with themselves."""
+        policies = {name: learner.policy for name, learner in self.learners.items()}
+        for policy in policies.values():
+            policy.run = policy.run._replace(env_step=self.env_step)
         progress = self.progress
-        counts = self.env_step, self.train_iter, progress.best_return, progress.last_return, self.wall_s
-        reached = 'policy.eval.stop_value is reached' if progress.reached(self.cfg.policy.eval.stop_value) else ''
-        speed, reason = self._run.report.env_step_per_s, self.stop_reason or reached
-        return TrainResult(self.policy, self.run_dir, *counts, speed, reason)
+        stop_reason = self.stop_reason or ''
+        if not stop_reason and progress.reached(self.cfg.policy.eval.stop_value):
+            stop_reason = 'policy.eval.stop_value is reached'
+        return TrainResult(
+            policy=self.parts.first.policy,
+            run_dir=self.run_dir,
+            env_step=self.env_step,
+            train_iter=self.train_iter,
+            best_return=progress.best_return,
+            last_return=progress.last_return,
+            wall_s=self.wall_s,
+            env_step_per_s=self._run.report.env_step_per_s,
+            stop_reason=stop_reason,
+            policies=policies,
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resume needs; the envs' own state is not part of it."""
+        """Everything that a resume needs of the run and its first learner; the envs' own state is not part of it."""
         rules = self._run.stop_rules
         return state_of(self, self.is_whole, {} if rules is None else rules.state_dict())
 
@@ -209,9 +254,10 @@ class SerialJob(RunView):
         for handle in self._handlers.pop(event, ()):
             handle(self, *args)
 
-    def _write(self, save: Callable[[int, State, dict[str, Any]], Path]) -> Path:
+    def _write(self, save: Callable[..., Path]) -> Path:
         """Writes a checkpoint by a method of the manager."""
-        path = save(self.env_step, self.state_dict(), meta_of(self))
+        others = files_of_others(self, self.is_whole)
+        path = save(self.env_step, self.state_dict(), meta_of(self), others)
         if self.leads:
             self._tell('on_checkpoint', path)
         return path

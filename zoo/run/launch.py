@@ -24,6 +24,7 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, give_imports, given_imports, load_checkpoint
 from zoo.run.folder import newest_in, refuse_unwritable
+from zoo.run.learner import SINGLE
 from zoo.run.result import TrainResult
 from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
@@ -154,7 +155,7 @@ def train_with_learners(
     least = max(logging.getLogger('zoo.backend').getEffectiveLevel(), logging.WARNING)
     with log_levels({'zoo.backend': least}):  # the learners have logged how steps are executed
         trained = load_policy(result.run_dir, trust=True, model=options['model'], fields='all')
-    return replace(result, policy=trained)
+    return replace(result, policy=trained, policies={SINGLE: trained})
 
 
 def _as_rank(
@@ -169,7 +170,9 @@ def _as_rank(
     give_imports(imports)
     EnvWatch.owns_process = True
     result = pipeline(on_evaluation=ask if has_listener and rank == 0 else None, **options)
-    return replace(result, policy=cast('Policy', None)) if rank == 0 else None
+    if rank > 0:
+        return None
+    return replace(result, policy=cast('Policy', None), policies={})  # policies are not sent to other processes
 
 
 def filter_rank_log(rank: int, record: logging.LogRecord) -> bool:

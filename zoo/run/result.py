@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -45,6 +45,7 @@ class TrainResult:
     wall_s: float
     env_step_per_s: float
     stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
+    policies: dict[str, Policy] = field(default_factory=dict)  # of all learners by name; of a single one: {'': policy}
 
     def __repr__(self) -> str:
         best, last = ('none' if x is None else f'{x:g}' for x in (self.best_return, self.last_return))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.config.schedule import is_signed_schedule, schedule_value
 from zoo.config.section import join_path, plain
@@ -16,12 +17,14 @@ from zoo.core.processes import GivenUp, Interrupted
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Space, space_words
 from zoo.env.errors import EnvError
+from zoo.policy.base import Policy
 from zoo.policy.modes import MODES
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import (
     Checkpoint,
     CheckpointError,
+    LearnerFile,
     SavedRun,
     SaveError,
     causes_of_misfits,
@@ -29,6 +32,8 @@ from zoo.run.checkpoint import (
     check_given_model,
     check_saved_modes,
     fit_state,
+    learner_file,
+    load_checkpoint,
     malformed,
     of_rank,
     saved_meta,
@@ -37,45 +42,75 @@ from zoo.run.checkpoint import (
 )
 from zoo.run.config import without_derived_values
 from zoo.run.folder import root_of
+from zoo.run.learner import Learner
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.result import ResultFile
 from zoo.worker.evaluator import Evaluation
 
+if TYPE_CHECKING:
+    from zoo.run.observers.stop_rules import StopRules
+
+NOT_NUMBERS = ('policy', 'policies', 'run_dir')  # fields of a TrainResult
 MAX_VALUE = 300  # characters of a changed value in the log: whole schedules and lists of layers
 logger = logging.getLogger(__name__)
 
 
 def state_of(job: RunView, is_whole: bool, stop: dict[str, Any]) -> dict[str, Any]:
-    """Everything that a resume needs; the envs' own state is not part of it.
+    """Everything that a resume needs of a run and its first learner; the envs' own state is not part of it.
 
     Args: is_whole: no update was interrupted; else the memory of the auxiliary phase, which may be incomplete, is left
       out; stop: state of the stop rules.
     """
-    policy, collector, progress = job.policy, job.collector, job.progress
+    state = _learner_state(job, job.parts.first, is_whole)
+    if stop:
+        state['stop'] = stop
+    return state
+
+
+def meta_of(job: RunView) -> dict[str, Any]:
+    """The description of a run, with its first learner, in its main checkpoint."""
+    meta = _learner_meta(job, job.parts.first, job.cfg)
+    if len(job.parts.learners) > 1:
+        meta['learners'] = list(job.parts.learners)
+    return meta
+
+
+def files_of_others(job: RunView, is_whole: bool) -> dict[str, LearnerFile]:
+    """The contents of the files of all learners but the first, by name. Each is a checkpoint that `load_policy` reads alone."""
+    _, *others = job.parts.learners.values()
     return {
-        'policy': policy.state_dict(),
-        'memory': policy.memory_state_dict() if job.cfg.checkpoint.aux_memory and is_whole else {},
-        'buffer': job.parts.buffer.state_dict(),
+        learner.name: LearnerFile(
+            state=_learner_state(job, learner, is_whole), meta=_learner_meta(job, learner, learner.cfg)
+        )
+        for learner in others
+    }
+
+
+def _learner_state(job: RunView, learner: Learner, is_whole: bool) -> dict[str, Any]:
+    """The state of a learner, with the counters of the run."""
+    collector = job.collector
+    progress = job.progress
+    return {
+        **learner.state_dict(with_memory=job.cfg.checkpoint.aux_memory and is_whole),
         'counter': {
             'env_step': collector.env_step,
             'collect_iter': collector.collect_iter,
             'episode': collector.episodes.n_episode,
             'reset': collector.episodes.n_reset,
-            'sample': int(progress.n_sample),
+            'sample': int(learner.n_sample),
             'eval_step': progress.eval_step,
             'best_return': progress.best_return,
             'last_return': progress.last_return,
             'wall_s': job.wall_s,
         },
-        **({'stop': stop} if stop else {}),
     }
 
 
-def meta_of(job: RunView) -> dict[str, Any]:
-    """The description of a run in its checkpoint."""
-    n_rank = job.parts.n_rank
-    more = {'rank_num': n_rank} if n_rank > 1 else {}
-    return saved_meta(job.policy, storable(job.cfg), job.env_step, job.train_iter, job.progress.best_return, **more)
+def _learner_meta(job: RunView, learner: Learner, cfg: JobConfig) -> dict[str, Any]:
+    meta = saved_meta(learner.policy, storable(cfg), job.env_step, learner.train_iter, job.progress.best_return)
+    if job.parts.n_rank > 1:
+        meta['rank_num'] = job.parts.n_rank
+    return meta
 
 
 def restore(
@@ -83,39 +118,81 @@ def restore(
     parts: Parts,
     checkpoint: Checkpoint,
     ranks: Ranks = ALONE,
-    load_stop: Callable[[dict[str, Any]], object] = lambda state: None,
+    stop_rules: StopRules | None = None,
 ) -> Progress:
     """Copies the state of a checkpoint into the components. Raises: CheckpointError if it does not fit them.
 
-    Args: load_stop: takes the state of the stop rules.
+    Args: stop_rules: those of the run, if it has any.
     """
-    run = saved_run(of_rank(checkpoint, ranks, parts.n_rank))
-    for name, what in (('obs_space', 'observations'), ('action_space', 'actions')):
-        was, now = getattr(run, name), getattr(parts.envs[0], name)
-        if was != now:
-            raise CheckpointError(
-                run.path,
-                f'is of a run with {what} {_space_text(was)} but env {parts.envs[0].name!r} has {_space_text(now)}'
-                f'{"" if space_words(was) != space_words(now) else " with some other bounds or first values"}; '
-                'resume with the env that it was trained on',
-            )
-    was, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
-    if was != now:
-        names = [' '.join(name for name in pair if name) for pair in (was, now)]
-        logger.warning('the run was trained on env %s and continues with %s', *names)
-    check_saved_modes(run, MODES)
-    check_given_model(run, parts.policy.given_model is not None)
-    if run.executor not in (None, parts.policy.executor_name):
-        words = 'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit'
-        logger.warning(words, run.executor, parts.policy.executor_name)
-    _load(cfg, parts, run, load_stop)
+    run = saved_run(checkpoint)
+    saved_runs = _saved_learners(checkpoint, run, parts, ranks)
+    for name, saved in saved_runs.items():
+        _check_spaces(saved, parts.learners[name].policy, parts.envs[0].name)
+    _warn_of_another_env(cfg, run)
+    for name, saved in saved_runs.items():
+        _load(saved, parts.learners[name])
+    if stop_rules is not None:
+        with _misfits_named(run):
+            stop_rules.load_state_dict(run.state.stop)
     counter = run.state.counter
-    parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
-    parts.collector.episodes.n_episode = counter.episode
-    parts.collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
-    n_sample = counter.env_step if counter.sample is None else counter.sample
-    best, last = counter.best_return, counter.last_return
-    return Progress(counter.eval_step, counter.env_step, best, last, counter.wall_s, n_sample)
+    collector = parts.collector
+    collector.env_step = counter.env_step
+    collector.collect_iter = counter.collect_iter
+    collector.episodes.n_episode = counter.episode
+    collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
+    return Progress(
+        eval_step=counter.eval_step,
+        save_step=counter.env_step,
+        best_return=counter.best_return,
+        last_return=counter.last_return,
+        wall_before=counter.wall_s,
+    )
+
+
+def _saved_learners(checkpoint: Checkpoint, run: SavedRun, parts: Parts, ranks: Ranks) -> dict[str, SavedRun]:
+    """Reads the saved learners that this run has too, by name: the first of the main file, each other of its own."""
+    saved_runs = {}
+    for name in run.learners:
+        if name not in parts.learners:
+            logger.info('policy %r of the checkpoint is not used: this run has no such policy', name)
+            continue
+        is_main = name == run.learners[0]
+        file = checkpoint if is_main else load_checkpoint(learner_file(run.path, name))
+        saved = saved_run(of_rank(file, ranks, parts.n_rank))
+        if saved.env_step != run.env_step:
+            raise CheckpointError(
+                saved.path, f'is of env step {saved.env_step} but {run.path.name} next to it of {run.env_step}'
+            )
+        saved_runs[name] = saved
+    for name in parts.learners.keys() - saved_runs.keys():
+        logger.info('policy %r is not in the checkpoint: it begins anew', name)
+    return saved_runs
+
+
+def _warn_of_another_env(cfg: JobConfig, run: SavedRun) -> None:
+    before, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
+    if before != now:
+        names = [' '.join(name for name in pair if name) for pair in (before, now)]
+        logger.warning('the run was trained on env %s and continues with %s', *names)
+
+
+def _check_spaces(run: SavedRun, policy: Policy, env_name: str) -> None:
+    """Raises: CheckpointError if the policy of a saved run had other spaces."""
+    spaces = (
+        ('observations', run.obs_space, policy.obs_space),
+        ('actions', run.action_space, policy.action_space),
+    )
+    for what, before, now in spaces:
+        if before == now:
+            continue
+        difference = ''
+        if space_words(before) == space_words(now):
+            difference = ' with some other bounds or first values'
+        raise CheckpointError(
+            run.path,
+            f'is of a run with {what} {_space_text(before)} but env {env_name!r} has {_space_text(now)}{difference}; '
+            'resume with the env that it was trained on',
+        )
 
 
 def _space_text(space: Space) -> str:
@@ -169,28 +246,46 @@ def _schedules(config: object, path: str = '') -> Iterator[tuple[str, dict[str, 
         yield from _schedules(value, join_path(path, key))
 
 
-def _load(cfg: JobConfig, parts: Parts, run: SavedRun, load_stop: Callable[[dict[str, Any]], object]) -> None:
-    expected, state = parts.policy.state_dict(), run.state
-    fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(cfg.policy)))
+def _load(run: SavedRun, learner: Learner) -> None:
+    """Copies the state of a saved learner into a new one. Raises: CheckpointError."""
+    policy = learner.policy
+    state = run.state
+    check_saved_modes(run, MODES)
+    check_given_model(run, policy.given_model is not None)
+    if run.executor not in (None, policy.executor_name):
+        logger.warning(
+            'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit',
+            run.executor,
+            policy.executor_name,
+        )
+    expected = policy.state_dict()
+    fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(learner.cfg.policy)))
     for name in expected.keys() & {'model', 'normalizer'}:
         check_finite(expected[name], state.policy[name], run.path)
+    with _misfits_named(run):
+        policy.load_state_dict(state.policy)
+        policy.load_memory_state_dict(state.memory)
+        learner.buffer.load_state_dict(state.buffer)
+    n = learner.train_iter
+    if type(n) is not int or not 0 <= n < 2**53:
+        raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
+    counter = state.counter
+    learner.n_sample = counter.env_step if counter.sample is None else counter.sample
+
+
+@contextmanager
+def _misfits_named(run: SavedRun) -> Iterator[None]:
+    """Raises: CheckpointError for an error of code that gets a state with other keys or shapes than it writes."""
     try:
-        parts.policy.load_state_dict(state.policy)
-        parts.policy.load_memory_state_dict(state.memory)
-        parts.buffer.load_state_dict(state.buffer)
-        load_stop(state.stop)
+        yield
     except (UserError, RunError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # the state has other keys or shapes than this policy and buffer write
         raise CheckpointError(
             run.path,
             f'has a state that this run cannot continue from ({type(error).__name__}: {shown(str(error))}); '
             'use the config that it was saved with',
         ) from error
-    n = parts.learn_mode.train_iter()
-    if type(n) is not int or not 0 <= n < 2**53:
-        raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
 
 
 def announce(job: RunView, checkpoint: Checkpoint, has_stopped: bool, rule: str | None) -> None:
@@ -324,7 +419,7 @@ class Ending(Observer):
 
     def _numbers(self) -> dict[str, Any]:
         """The numbers of the end of the run for result.json; seconds of each part and the total timed_s are of this process."""
-        numbers = {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
+        numbers = {name: value for name, value in vars(self._job.result()).items() if name not in NOT_NUMBERS}
         seconds = {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}
         return numbers | {'seconds': seconds, 'timed_s': round(self._job.timer.run_s, 3)}
 

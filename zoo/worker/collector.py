@@ -69,6 +69,10 @@ class Collector:
         self.episodes.drop(slice(None))
         self.reset_iter = self.collect_iter
 
+    def collect_by_name(self) -> dict[str, Rollout]:
+        """Takes n_step steps in every env; returns the rollout of each learner by its name, here of the only one."""
+        return {'': self.collect()}
+
     @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""

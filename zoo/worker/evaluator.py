@@ -33,6 +33,8 @@ class Evaluation(NamedTuple):
     """The env's own numbers by key of its info, one per episode; nan where an episode had none."""
     sets: dict[str, Evaluation] = {}  # noqa: RUF012
     """The evaluations of policy.eval.sets, by name."""
+    learners: dict[str, Evaluation] = {}  # noqa: RUF012
+    """The parts of the learners in this evaluation, by name, in a run with several policies."""
 
     @property
     def n_cut(self) -> int:
@@ -84,7 +86,7 @@ class Evaluation(NamedTuple):
         ]
 
     def metrics(self) -> dict[str, float]:
-        """The metrics for the log, without the group's name 'eval/'; those of sets as 'name/return_mean' and so on."""
+        """The metrics for the log, without the group's name 'eval/'; those of sets and learners as 'name/return_mean'."""
         means = {f'info/{key}_mean': self.info_mean(key) for key in self.infos} | {'success_rate': self.success_rate}
         found = {
             'return_mean': self.return_mean,
@@ -95,7 +97,7 @@ class Evaluation(NamedTuple):
             'episode_cut': self.n_cut,
             **{name: mean for name, mean in means.items() if mean is not None},
         }
-        for name, evaluation in self.sets.items():
+        for name, evaluation in (*self.sets.items(), *self.learners.items()):
             found |= {f'{name}/{metric}': value for metric, value in evaluation.metrics().items()}
         return found
 
@@ -353,4 +355,5 @@ def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
         cut,
         infos,
         {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
+        {name: joined_evaluations([part.learners[name] for part in parts]) for name in parts[0].learners},
     )

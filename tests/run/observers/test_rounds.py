@@ -74,7 +74,7 @@ def test_samples_of_weight_0_do_not_count() -> None:
     learner = Learner(policy.learn_mode, Given([samples], *[[{**samples, 'weight': weight}]] * 2))
     for want in (n, 2 * n - 3, 3 * n - 6):
         learner.train(0)
-        assert learner.progress.n_sample == want
+        assert learner.n_sample == want
 
 
 def test_train_sets_the_schedules_first() -> None:

@@ -13,7 +13,14 @@ from zoo.run.checkpoint.file import (
     shown,
     steps_of,
 )
-from zoo.run.checkpoint.manager import CheckpointManager, SaveError, of_rank, refuse_unsavable
+from zoo.run.checkpoint.manager import (
+    CheckpointManager,
+    LearnerFile,
+    SaveError,
+    learner_file,
+    of_rank,
+    refuse_unsavable,
+)
 from zoo.run.checkpoint.schema import (
     BY_HAND,
     SavedRun,
@@ -33,6 +40,7 @@ __all__ = [
     'CheckpointError',
     'CheckpointManager',
     'EVALUATION_ENVS',
+    'LearnerFile',
     'SaveError',
     'SavedRun',
     'State',
@@ -49,6 +57,7 @@ __all__ = [
     'give_imports',
     'given_imports',
     'leaf_values',
+    'learner_file',
     'load_checkpoint',
     'malformed',
     'of_rank',

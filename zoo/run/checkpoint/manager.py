@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError
 from zoo.core.ranks import ALONE, Ranks
@@ -17,7 +17,20 @@ from zoo.run.checkpoint.schema import space_problem
 
 # keys of a state that hold samples of one rank; the main file has those of rank 0
 RANK_STATE_KEYS = 'buffer', 'memory'
+NO_OTHERS: Mapping[str, Any] = {}
 logger = logging.getLogger(__name__)
+
+
+class LearnerFile(NamedTuple):
+    """The content of the file of a learner that is not the first one of its run."""
+
+    state: State
+    meta: dict[str, Any]
+
+
+def learner_file(path: Path, name: str) -> Path:
+    """step_N.safetensors -> step_N.NAME.safetensors."""
+    return path.with_name(f'{path.stem}.{name}{path.suffix}')
 
 
 def rank_file(path: Path, rank: int) -> Path:
@@ -75,7 +88,8 @@ class CheckpointManager:
 
     A write that fails leaves older checkpoints intact.
     Args: last: path and env step of the checkpoint that the run continues from; keep_folder: called before each write,
-      may raise OSError; ranks: those that train together: all of them call `save`, rank 0 writes the main file, last.
+      may raise OSError; ranks: those that train together: all of them call `save`, rank 0 writes the files of the learners,
+      that of the first one, the main file, last.
     """
 
     def __init__(
@@ -90,23 +104,28 @@ class CheckpointManager:
         self._folder = Path(run_dir) / 'checkpoints'
         self._cfg, self._last, self._keep_folder = cfg, last, keep_folder
 
-    def save(self, env_step: int, state: State, meta: dict[str, Any]) -> Path:
+    def save(
+        self, env_step: int, state: State, meta: dict[str, Any], others: Mapping[str, LearnerFile] = NO_OTHERS
+    ) -> Path:
         """Writes step_<env_step>.safetensors and removes all but the last `keep_last`.
 
         Checkpoints of later env steps are removed too: a resume from an earlier one has replaced them.
-        Raises: SaveError.
+        Args: others: the learners of the run but the first, by name. Raises: SaveError.
         """
         path = self._folder / f'step_{env_step:09d}.safetensors'
+        for name, other in others.items():
+            self._save_ranks(learner_file(path, name), other.state, other.meta)
         self._save_ranks(path, state, meta)
         if self._ranks.rank > 0:
             return path
-        self._write(path, env_step, state, meta)
+        self._write(path, env_step, state, meta, others)
         steps = steps_of(self._folder)
         now = [step for step in steps if step <= env_step]
         stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
         _remove([*stale, *self._folder.glob('*.tmp')])  # a process killed during a save leaves *.tmp
-        kept = {file.stem for file in steps_of(self._folder).values()}
-        _remove([file for file in self._folder.glob('step_*.rank_*') if file.name.partition('.')[0] not in kept])
+        complete = {file.stem for file in steps_of(self._folder).values()}
+        parts = self._folder.glob('step_*.*.safetensors')  # of ranks and of learners
+        _remove([file for file in parts if file.name.partition('.')[0] not in complete])
         return path
 
     def _save_ranks(self, path: Path, state: State, meta: dict[str, Any]) -> None:
@@ -120,13 +139,19 @@ class CheckpointManager:
         if problems := [text for text in self._ranks.gather(problem) if text]:
             raise SaveError(f'checkpoint {path} could not be saved: {", ".join(problems)}; {self._last_saved()}')
 
-    def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path:
-        """Replaces best.safetensors. Raises: SaveError."""
-        return self._write(self._folder / 'best.safetensors', env_step, state, meta)
+    def save_best(
+        self, env_step: int, state: State, meta: dict[str, Any], others: Mapping[str, LearnerFile] = NO_OTHERS
+    ) -> Path:
+        """Replaces best.safetensors, and the best file of each other learner. Raises: SaveError."""
+        return self._write(self._folder / 'best.safetensors', env_step, state, meta, others)
 
-    def _write(self, path: Path, env_step: int, state: State, meta: dict[str, Any]) -> Path:
+    def _write(
+        self, path: Path, env_step: int, state: State, meta: dict[str, Any], others: Mapping[str, LearnerFile]
+    ) -> Path:
         try:
             self._keep_folder()
+            for name, other in others.items():
+                save_checkpoint(learner_file(path, name), other.state, other.meta)
             save_checkpoint(path, state, meta)
         except OSError as error:
             reason = f'checkpoint {path} could not be saved ({error.strerror or error})'

@@ -40,6 +40,7 @@ BY_HAND = 'none'  # the run of a checkpoint whose policy was made and saved by h
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Return = Annotated[float, AllowInfNan(True)]  # an env may give rewards without bound
 Shape = Annotated[list[Annotated[int, Field(ge=0, le=MAX_OBS)]], Field(max_length=32)]
+LearnerName = Annotated[str, Field(pattern='^([a-zA-Z][a-zA-Z0-9_-]{0,63})?$')]  # they are parts of files' names
 Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
 
 
@@ -48,7 +49,7 @@ class SavedRun(NamedTuple):
 
     config: the resolved one; by_hand: there was no run, so that max_env_step and all sections but `policy` are defaults,
     and env.id is '' unless it was given; fields: modes that the policy had; given_model: class of the network that was given
-    in place of a registered one.
+    in place of a registered one; learners: names of its learners; the state here is that of the first one.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class SavedRun(NamedTuple):
     fields: tuple[Mode, ...]
     given_model: str | None
     state: SavedState
+    learners: tuple[str, ...] = ('',)
 
 
 class Counter(Strict):
@@ -109,6 +111,7 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
         tuple(meta.fields),
         meta.model,
         state,
+        tuple(meta.learners),
     )
 
 
@@ -352,6 +355,7 @@ class _Meta(Strict):
     fields: Annotated[list[Mode], Field(min_length=1, max_length=len(MODES))] = list(MODES)  # only some, if saved so
     model: Annotated[str, Field(max_length=MAX_KEY)] | None = None
     rank_num: Annotated[int, Field(ge=1, lt=2**31)] = 1  # processes that trained together
+    learners: Annotated[list[LearnerName], Field(min_length=1, max_length=MAX_ENTRIES)] = ['']  # noqa: RUF012
 
 
 def check_config_size(config: dict[str, Any]) -> None:

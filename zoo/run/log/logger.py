@@ -28,7 +28,7 @@ from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
 from zoo.run.observers.base import Observer, RunView
-from zoo.run.observers.diagnostics import LEARNED_REWARD
+from zoo.run.observers.diagnostics import LEARNED_REWARD, Diagnostics
 from zoo.worker.evaluator import Evaluation
 
 
@@ -318,19 +318,19 @@ def _number(value: float | None) -> str:
 class Report(Observer):
     """Observer that writes the log of a run; made when the run begins or continues.
 
-    Args: look: called with the env step and numbers of each line of training metrics; agreement: merges the numbers of
-      all ranks; env_values: returns more numbers of the envs.
+    Args: diagnostics: look at each line of training metrics; agreement: merges the numbers of all ranks; env_values: returns
+      more numbers of the envs.
     """
 
     def __init__(
         self,
         logger: Logger,
         job: RunView,
-        look: Callable[[int, dict[str, float]], object],
+        diagnostics: Sequence[Diagnostics],
         agreement: Agreement,
         env_values: Callable[[], Mapping[str, float]],
     ) -> None:
-        self._logger, self._job, self._look = logger, job, look
+        self._logger, self._job, self._diagnostics = logger, job, diagnostics
         self._agreement, self._env_values = agreement, env_values
         self._start_step = self._write_step = job.env_step
         self._last = job.clocks(), job.collector.collect_iter  # when the last line was written
@@ -359,7 +359,8 @@ class Report(Observer):
         if steps.raw_reward is not None:  # the env gives the policy another reward than that of the log
             learned = reward_metrics(steps._replace(raw_reward=None)).get('reward_mean', math.nan)
             line = {**line, LEARNED_REWARD: float(learned)}
-        self._look(env_step, line)
+        for diagnostics in self._diagnostics:
+            diagnostics.look(env_step, line)
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         self._logger.write(job.env_step, {f'eval/{name}': value for name, value in evaluation.metrics().items()})
@@ -375,8 +376,7 @@ class Report(Observer):
         returns, lengths, infos = self._agreement.episodes()
         row = {
             **{f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()},
-            'learn/train_iter': job.train_iter,
-            'learn/sample': int(job.progress.n_sample),
+            **self._counts(),
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,
@@ -397,6 +397,14 @@ class Report(Observer):
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         self._last = now, collector.collect_iter
         return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
+
+    def _counts(self) -> dict[str, int]:
+        """The optimiser steps and samples of each learner, by their names in the log."""
+        counts = {}
+        for learner in self._job.parts.learners.values():
+            counts[f'learn/{learner.metric("train_iter")}'] = learner.train_iter
+            counts[f'learn/{learner.metric("sample")}'] = int(learner.n_sample)
+        return counts
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

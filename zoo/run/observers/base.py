@@ -21,6 +21,7 @@ from zoo.env.settings import RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.modes import LearnMode
 from zoo.run.base_config import JobConfig
+from zoo.run.learner import Learner
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, Evaluator
@@ -32,14 +33,17 @@ class Parts(NamedTuple):
     """The components of a run."""
 
     envs: list[AnyVectorEnv]  # the training envs, in groups; or one proxy for those of each runner
-    policy: Policy
-    buffer: Buffer
+    learners: dict[str, Learner]  # by name, the first one first; of a run with one policy: {'': learner}
     collector: Collector
-    learn_mode: LearnMode
     evaluators: dict[str, Evaluator]  # the main one, whose name is '', then those of policy.eval.sets
     n_thread: dict[Literal['collect', 'learn', 'evaluate'], int]  # torch threads of each phase
     restarts: Restarts  # of all envs
     n_rank: int = 1  # processes that train together
+
+    @property
+    def first(self) -> Learner:
+        """The first learner, which of most runs is the only one; it counts as that of the run wherever only one can."""
+        return next(iter(self.learners.values()))
 
 
 @dataclass
@@ -51,11 +55,6 @@ class Progress:
     best_return: float | None = None
     last_return: float | None = None
     wall_before: float = 0.0  # seconds before the resume
-    n_sample: int | Tensor = 0
-    """Samples with a weight above 0 in all batches so far. More passes over a batch do not count again, more draws do.
-
-    Once batches have had weights it is a tensor on their device: `int` waits for that device.
-    """
 
     def is_evaluated(self, env_step: int) -> bool:
         """Whether the policy of this env step was evaluated."""
@@ -70,19 +69,37 @@ class RunView(Protocol):
     """A run as its observers see it: components, counters and methods; `zoo.SerialJob` is one.
 
     Attributes: stop_requested: whether a signal asks the run to stop; stop_reason: the reason to end it after the current
-      round, maybe ''; None: it continues.
+      round, maybe ''; None: it continues; learner: the learner that the current event is about, else the first one.
     """
 
     cfg: JobConfig
-    policy: Policy
+    learner: Learner
     run_dir: Path
     timer: Timer
     stop_requested: Callable[[], bool]
     stop_reason: str | None
     collector: Collector
-    learn_mode: LearnMode
     parts: Parts
     progress: Progress
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of `learner`."""
+        return self.learner.policy
+
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer of `learner`."""
+        return self.learner.buffer
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The functions with which `learner` learns; they may be replaced."""
+        return self.learner.mode
+
+    @learn_mode.setter
+    def learn_mode(self, mode: LearnMode) -> None:
+        self.learner.mode = mode
 
     @property
     def envs(self) -> RunEnvs:
@@ -96,7 +113,8 @@ class RunView(Protocol):
 
     @property
     def train_iter(self) -> int:
-        return self.learn_mode.train_iter()
+        """Optimiser steps of all learners so far."""
+        return sum(learner.train_iter for learner in self.parts.learners.values())
 
     @property
     def n_iteration(self) -> int:

@@ -48,22 +48,36 @@ class RunFacts(NamedTuple):
 
 
 class Diagnostics:
-    """Checks each line of training metrics and logs what its rules find, each rule once. Args: facts: see `RunFacts`."""
+    """Checks each line of training metrics and logs what its rules find, each rule once.
 
-    def __init__(self, facts: RunFacts) -> None:
+    Args: facts: see `RunFacts`; learner: name of the learner whose metrics it checks, '' in a run with one policy.
+    """
+
+    def __init__(self, facts: RunFacts, learner: str = '') -> None:
         self._facts = facts
+        self._learner = learner
         self._counts: dict[str, int] = {}  # by rule, the number of lines in a row with its sign
         self._said: set[str] = set()
 
     def look(self, env_step: int, line: Mapping[str, float]) -> list[str]:
         """Checks a line, metrics by name; logs new findings as warnings, and returns their texts."""
+        if self._learner:
+            line = _line_of(self._learner, line)
         texts = dict(signs(self._facts, line, env_step))
         self._counts = {name: self._counts.get(name, 0) + 1 for name in texts}
         new = [name for name, n in RULES.items() if self._counts.get(name, 0) >= n and name not in self._said]
         self._said.update(new)
         for name in new:
-            logger.warning('%s', texts[name])
+            title = f'policy {self._learner}: ' if self._learner else ''
+            logger.warning('%s%s', title, texts[name])
         return [texts[name] for name in new]
+
+
+def _line_of(learner: str, line: Mapping[str, float]) -> dict[str, float]:
+    """A line with the metrics of one of several learners under the names that those of a single one have."""
+    prefix = f'learn/{learner}/'
+    own = {f'learn/{name.removeprefix(prefix)}': value for name, value in line.items() if name.startswith(prefix)}
+    return {**line, **own}
 
 
 def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:

@@ -115,20 +115,21 @@ class SampleCount(Observer):
     """Counts the samples that were learned from."""
 
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
-        job.progress.n_sample += _n_sample(batch)
+        job.learner.n_sample += _n_sample(batch)
 
 
 class MetricNames(Observer):
-    """Compares the metrics of the first batch for a whole update with those that the policy names. Raises: ValueError."""
+    """Compares the metrics of the first batch for a whole update with those that each policy names. Raises: ValueError."""
 
     def __init__(self) -> None:
-        self._is_checked = False
+        self._checked: set[str] = set()  # names of learners
 
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
         """Checks the first complete batch; a batch for a part of the update gives only a part of the metrics."""
-        if self._is_checked:
+        learner = job.learner
+        if learner.name in self._checked:
             return
-        mode = job.learn_mode
+        mode = learner.mode
         parts = mode.get_batch_size()
         if isinstance(parts, dict) and batch.keys() < parts.keys():
             return
@@ -138,7 +139,7 @@ class MetricNames(Observer):
                 f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
                 f'{sorted(wanted)}; make the two agree'
             )
-        self._is_checked = True
+        self._checked.add(learner.name)
 
 
 def refuse_empty(buffer: Buffer) -> None:

@@ -1,0 +1,75 @@
+"""Roster: the learners of a run, and how they share its envs. Here one learner acts for all rows of the envs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zoo.core.spaces import Space
+from zoo.env import AnyVectorEnv
+from zoo.policy.base import Policy
+from zoo.policy.modes import CollectMode, EvalMode
+from zoo.run.base_config import JobConfig
+from zoo.run.learner import SINGLE
+from zoo.worker.collector import Collector
+from zoo.worker.evaluation_env import refuse_other_spaces
+from zoo.worker.evaluator import Evaluator
+from zoo.worker.infos import InfoKeys
+
+
+class Roster:
+    """Names the learners of a run, and makes the collector and the evaluators in which their policies act together.
+
+    This one has a single learner. For a run of several policies override all methods; `SerialJob.roster` returns the
+    roster of a run. The first learner counts as that of the run wherever only one can: the config names its sections, it
+    takes a policy or a model that is given, and main checkpoints have its state.
+    """
+
+    def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
+        """The config of each learner, by name: that of the run with the learner's own sections `policy` and `buffer`.
+
+        In each, policy.collect.n_sample is the number of samples of its own rows. See `zoo.run.learner.config_of_learner`.
+        Args: cfg: of the run; with several ranks, that of this rank.
+        """
+        return {SINGLE: cfg}
+
+    def learns(self, name: str) -> bool:
+        """Whether a learner is trained; a frozen opponent is not."""
+        return True
+
+    def spaces(self, name: str, env: AnyVectorEnv) -> tuple[Space, Space]:
+        """The observation space and the action space of a learner's policy."""
+        return env.obs_space, env.action_space
+
+    def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
+        """Raises: UserError if the policies do not fit an evaluation env. Args: where: the config section that names it."""
+        for policy in policies.values():
+            refuse_other_spaces(policy, env, where)
+
+    def collector(
+        self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
+    ) -> Collector:
+        """Makes the collector, whose `collect_by_name` gives the rollout of each learner that is trained.
+
+        Args: as of `Collector`, with the collect mode of each policy.
+        """
+        (mode,) = modes.values()
+        return Collector(envs, mode, infos, first)
+
+    def evaluator(
+        self,
+        env: AnyVectorEnv,
+        modes: Mapping[str, EvalMode],
+        n_episode: int,
+        max_episode_steps: int | None,
+        deterministic: bool,
+        infos: InfoKeys,
+    ) -> Evaluator:
+        """Makes the evaluator of one set of envs; its `Evaluation` may have one of each learner, in `learners`.
+
+        Args: as of `Evaluator`, with the eval mode of each policy.
+        """
+        (mode,) = modes.values()
+        return Evaluator(env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos)
+
+
+ONE_LEARNER = Roster()
