@@ -94,14 +94,12 @@ class StepBlock:
         self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
         steps = {'obs': map_tensors(lambda x: x[1:], self.obs)}
         for name in ('reward', 'terminated', 'truncated', *also):
+            dtype = torch.bool
             if name.endswith('reward'):
                 dtype = torch.float32
-            else:
-                dtype = torch.bool
+            row = first.new_empty(len(first), dtype=dtype)
             if name == 'next_obs':
                 row = like
-            else:
-                row = first.new_empty(len(first), dtype=dtype)
             steps[name] = map_tensors(lambda x: empty(n_step, x), row)
         self._place(steps)
 

@@ -45,6 +45,8 @@ from zoo.env.errors import (
 from zoo.env.families.family import EnvFamily
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
+EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
+logger = logging.getLogger(__name__)
 
 
 def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
@@ -105,10 +107,6 @@ class _MaskProbe(gymnasium.Env):
             self._env.close()
 
 
-EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
-logger = logging.getLogger(__name__)
-
-
 def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
     """One env with the gymnasium interface and the wrappers of the config; envs of other libraries are adapted.
 
@@ -145,13 +143,13 @@ class EnvMaker:
         name = env_name(self._cfg)
         env = _make_bare_env(self._cfg, seed)
         if self._source is None:
-            check_limits(env, self._n_env, self._cfg.max_episode_steps, self._training, name)
-            if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
-                logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
-            is_given = self._cfg.action_mask != 'auto'
-            if is_given:
-                self._source = self._cfg.action_mask
-            else:
+            limit = self._cfg.max_episode_steps
+            check_limits(env, self._n_env, limit, self._training, name)
+            horizon = limit_of(env, 'max_horizon')
+            if self._training and limit is None and horizon:
+                logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, horizon)
+            self._source = self._cfg.action_mask
+            if self._source == 'auto':
                 self._source = self._find_mask_source(env, name)
         if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
             return env
@@ -172,12 +170,10 @@ class EnvMaker:
             return 'off'
         if mask_method(env) is not None:
             return 'method'
-        cfg = self._cfg
-        timeout = self._timeout
-        if timeout is None:
-            is_in_info = has_mask_in_info(env, cfg)
+        if self._timeout is None:
+            is_in_info = has_mask_in_info(env, self._cfg)
         else:
-            is_in_info = has_mask_in_worker(cfg, name, timeout)
+            is_in_info = has_mask_in_worker(self._cfg, name, self._timeout)
         if is_in_info:
             return 'info'
         return 'off'
@@ -200,39 +196,16 @@ def seeds_constructor(cfg: EnvConfig) -> bool:
 
 
 def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
-    """One env without the wrappers of the config. seed: for its constructor, if `seeds_constructor`."""
+    """One env without the wrappers that zoo puts around it. seed: for its constructor, if `seeds_constructor`."""
     name = env_name(cfg)
-    source = find_env(cfg.id, cfg.game)
-    if isinstance(source, EnvFamily):
-        raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
-    kwargs = own_copy(cfg.kwargs)
-    limit = cfg.max_episode_steps
-    if seed is not None and seeds_constructor(cfg):
-        kwargs['seed'] = seed
-    env: object
-    if isinstance(source, EnvSpec):
-        with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):
-            if str(source.entry_point).startswith('gymnasium.envs.mujoco'):
-                _log_warnings_of_mujoco()
-            env = gymnasium.make(source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
-    else:
-        with explaining(source, {}, cfg.kwargs, name):
-            env = source(**kwargs)
-    is_of_gymnasium = isinstance(env, gymnasium.Env)
+    made = _call_maker(cfg, name, seed)
+    is_of_gymnasium = isinstance(made, gymnasium.Env)
+    env = made
     if not isinstance(env, gymnasium.Env):
-        from zoo.env.given import check_one_vector
-
-        check_one_vector(env, name)
-        if cfg.drop_obs and hasattr(env, 'observation_space'):
-            from zoo.env.entries import DropEnv, kept_space
-
-            kept = kept_space(env.observation_space, cfg.drop_obs, name)
-            env = DropEnv(OldGymEnv(env, name, kept), kept)
-        else:
-            env = OldGymEnv(env, name)
-    n_step = limit or limit_of(env, 'max_horizon')
+        env = _adapted(env, cfg, name)
+    n_step = cfg.max_episode_steps or limit_of(env, 'max_horizon')
     if n_step is not None:
-        env = _limit(env, n_step, replace=limit is not None)
+        env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
     if cfg.wrappers:
         from zoo.env.wrappers import apply_wrappers
 
@@ -252,6 +225,36 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     return env
 
 
+def _call_maker(cfg: EnvConfig, name: str, seed: int | None) -> Any:
+    """What the source of the env makes: an env of gymnasium, or one of another library."""
+    source = find_env(cfg.id, cfg.game)
+    if isinstance(source, EnvFamily):
+        raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
+    kwargs = own_copy(cfg.kwargs)
+    if seed is not None and seeds_constructor(cfg):
+        kwargs['seed'] = seed
+    if not isinstance(source, EnvSpec):
+        with explaining(source, {}, cfg.kwargs, name):
+            return source(**kwargs)
+    with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):
+        if str(source.entry_point).startswith('gymnasium.envs.mujoco'):
+            _log_warnings_of_mujoco()
+        return gymnasium.make(source, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True, **kwargs)
+
+
+def _adapted(env: object, cfg: EnvConfig, name: str) -> gymnasium.Env:
+    """An env of another library as one of gymnasium, without the entries of env.drop_obs."""
+    from zoo.env.given import check_one_vector
+
+    check_one_vector(env, name)
+    if not cfg.drop_obs or not hasattr(env, 'observation_space'):
+        return OldGymEnv(env, name)
+    from zoo.env.entries import DropEnv, kept_space
+
+    space = kept_space(env.observation_space, cfg.drop_obs, name)
+    return DropEnv(OldGymEnv(env, name, space), space)
+
+
 def _log_warnings_of_mujoco() -> None:
     """Logs MuJoCo's warnings, which MuJoCo by default writes to MUJOCO_LOG.TXT in the folder where the run was started."""
     levels = {True: logging.DEBUG, False: logging.WARNING}  # deprecated parts of gymnasium's models are no fault
@@ -269,10 +272,9 @@ def env_name(cfg: EnvConfig) -> str:
         if cfg.game is None:
             return name
         return f'{name}/{cfg.game}'
-    if isinstance(cfg.id, partial):
-        maker = cfg.id.func
-    else:
-        maker = cfg.id
+    maker = cfg.id
+    if isinstance(maker, partial):
+        maker = maker.func
     return f'{getattr(maker, "__module__", "?")}:{getattr(maker, "__qualname__", repr(maker))}'
 
 
@@ -305,30 +307,32 @@ def _find_in_code(env_id: str) -> Source:
     except ConfigError as error:
         from zoo.env.ids import game_hint
 
-        hint = None
+        sentence = str(error)
         if isinstance(error.__cause__, ModuleNotFoundError):
-            hint = game_hint(env_id)
-        raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
+            sentence = game_hint(env_id) or sentence
+        raise UnknownEnvError(sentence) from (error.__cause__ or error)
     if home == 'gym':
         return _of_old_gym(module, attribute, env_id)
-    found = member(module, attribute)
+    code = member(module, attribute)
     in_file = is_in_file(env_id)
-    if attribute in gymnasium.registry and not (in_file and found is not None):
+    if attribute in gymnasium.registry and not (in_file and code is not None):
         return gymnasium.registry[attribute]
-    if in_file and found is None and attribute in ENV_REGISTRY:
+    if in_file and code is None and attribute in ENV_REGISTRY:
         return ENV_REGISTRY.get(attribute)
-    if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
+    if isinstance(code, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise UnknownEnvError(
-            f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
+            f'env {shown_name(env_id)!r} is an env of class {type(code).__name__}, and a run makes its envs itself; '
             'name the function or class that makes one.'
         )
-    if not callable(found) and not isinstance(found, EnvFamily):
+    if not callable(code) and not isinstance(code, EnvFamily):
         missing = (
             f'module {home!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
             'check the spelling.'
         )
-        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {lacks(module, attribute) if in_file else missing}')
-    return found
+        if in_file:
+            missing = lacks(module, attribute)
+        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
+    return code
 
 
 def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
@@ -340,11 +344,9 @@ def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
             f'env {name!r}: gym {getattr(gym, "__version__", "")} has no {env_id!r} ({" ".join(str(error).split())}); '
             f'check the id, or leave out `gym:` for the env of gymnasium.'
         ) from error
-    # gym's checker uses np.bool8, which numpy 2 no longer has
-    has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
     without_checker = {}
-    if has_checker:
-        without_checker = {'disable_env_checker': True}
+    if 'disable_env_checker' in inspect.signature(gym.make).parameters:
+        without_checker['disable_env_checker'] = True  # it uses np.bool8, which numpy 2 no longer has
 
     def make(**kwargs: Any) -> Any:
         return gym.make(env_id, **without_checker, **kwargs)
@@ -387,16 +389,16 @@ def take_env_instances(config: dict[str, Any]) -> None:
     sets = {f'policy.eval.sets.{key}': section for key, section in _section(evaluation, 'sets').items()}
     sections = {'env': config.get('env'), 'policy.eval.env': evaluation.get('env'), **sets}
     for path, section in sections.items():
-        env = None
-        if isinstance(section, dict):
-            env = section.get('id')
+        if not isinstance(section, dict):
+            continue
+        env = section.get('id')
         if isinstance(env, gymnasium.Env):
             kind = type(env.unwrapped).__name__
             raise ConfigError(
                 f'{path}.id is an env of class {kind}, and a run makes several of them; give what makes one, e.g. '
                 f'{path}.id={kind}, or lambda: {kind}(...).'
             )
-        if isinstance(section, dict) and isinstance(env, gymnasium.vector.VectorEnv):
+        if isinstance(env, gymnasium.vector.VectorEnv):
             from zoo.env.given import GivenVectorEnv
 
             section['id'] = GivenVectorEnv(env)
@@ -407,9 +409,9 @@ def take_env_instances(config: dict[str, Any]) -> None:
 
 
 def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
-    found = config.get(key)
-    if isinstance(found, dict):
-        return found
+    section = config.get(key)
+    if isinstance(section, dict):
+        return section
     return {}
 
 
@@ -434,18 +436,18 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explaining(
-    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None
+    creator: object, defaults: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None
 ) -> Iterator[None]:
     """Context for a call that makes envs: turns an error about env.kwargs or a missing package into one that names it.
 
     Args:
-      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
+      creator: the function called, or its entry point.   defaults: its arguments that do not come from env.kwargs.
       spec: of the env, if its id is one of gymnasium.
     """
     try:
         yield
     except TypeError as error:
-        _raise_bad_kwargs(creator, given, kwargs, name, error)
+        _raise_bad_kwargs(creator, defaults, kwargs, name, error)
         raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         if spec is not None:
@@ -454,7 +456,7 @@ def explaining(
 
 
 def _raise_bad_kwargs(
-    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, error: TypeError
+    creator: object, defaults: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, error: TypeError
 ) -> None:
     """Raises an EnvKwargsError if the signature shows that `error` is about an argument that env.kwargs has or lacks."""
     try:
@@ -467,8 +469,8 @@ def _raise_bad_kwargs(
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
-    missing = [key for key in required if key not in kwargs and key not in given]
-    raise_kwargs_error(name, unknown, missing, [key for key in takes if key not in given], error)
+    missing = [key for key in required if key not in kwargs and key not in defaults]
+    raise_kwargs_error(name, unknown, missing, [key for key in takes if key not in defaults], error)
 
 
 def raise_kwargs_error(
@@ -499,9 +501,10 @@ def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
         raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
     from zoo.env.ids import versions_of
 
-    found = versions_of(spec.id)
-    if found and (new := found[-1].id) != spec.id:
-        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {new!r}.') from error
+    versions = versions_of(spec.id)
+    if versions and versions[-1].id != spec.id:
+        newest = versions[-1].id
+        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {newest!r}.') from error
 
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:
@@ -509,9 +512,8 @@ def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasi
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
-            if replace:
-                n_step = max_episode_steps
-            else:
+            n_step = max_episode_steps
+            if not replace:
                 n_step = min(max_episode_steps, layer._max_episode_steps)
             layer._max_episode_steps = n_step  # a second limit could only shorten the episodes
             return env
