@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import gymnasium
 import torch
@@ -37,6 +37,14 @@ class EnvCamera(Protocol):
     def attach(self, env: MadeEnv) -> MadeEnv: ...
 
 
+class MadeVector(NamedTuple):
+    """What a config's source made. one_seed: its reset takes one seed for all envs; kind: the class around it."""
+
+    env: MadeEnv
+    one_seed: bool = False
+    kind: type[VectorEnv] = VectorEnv
+
+
 def make_vector_env(
     cfg: EnvConfig | Mapping[str, Any],
     n_env: int,
@@ -60,46 +68,44 @@ def make_vector_env(
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
     cfg = env_config(cfg)
-    if first is None:
-        name = env_name(cfg)
-    else:
-        name = f'{env_name(cfg)}[{first}:{first + n_env}]'
+    name = env_name(cfg)
+    n_all = n_env
+    if first is not None:
+        name = f'{name}[{first}:{first + n_env}]'
+        n_all = cfg.collector_env_num
     source = find_env(cfg.id, cfg.game)
     how = vectorization_of(cfg, source)
-    env: MadeEnv
-    kind = VectorEnv
-    one_seed = how == 'batched'
+    seeds = constructor_seeds(seed, training, first or 0, n_env)
     if isinstance(source, EnvFamily):
-        is_filmed = camera is not None
-        made_with = constructor_seeds(seed, training, first or 0, 1)[0]
-        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed, made_with)
-        env, one_seed = _make_family(cfg, source, request)
+        request = EnvRequest(
+            name=name,
+            game=cfg.game or '',
+            n_env=n_env,
+            training=training,
+            max_episode_steps=cfg.max_episode_steps,
+            device=device,
+            render=camera is not None,
+            seed=seeds[0],
+        )
+        made = _make_family(cfg, source, request)
     elif isinstance(source, EnvSpec) and how == 'batched':
         with locate(made_at(name)):
-            env = _make_batched(cfg, source, n_env)
+            made = MadeVector(_make_batched(cfg, source, n_env), one_seed=True)
     else:
-        if first is None:
-            n_all = n_env
-        else:
-            n_all = cfg.collector_env_num
-        seeds = constructor_seeds(seed, training, first or 0, n_env)
-        env, kind = _make_single_envs(cfg, how, seeds, n_all, training, name, restarts)
-    vector: AnyVectorEnv
-    is_copy = isinstance(source, OwnVector) and source.is_given and not training
-    with ExitStack() as undo:
-        undo.callback(lambda: close_in_time({f'env {name!r}': getattr(env, 'close', lambda: None)}, cfg.step_timeout))
-        if camera is not None:
-            env = camera.attach(env)
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            reader = None
-            if device.startswith('cuda'):
-                reader = torch.device(device)
-            vector = kind(env, cfg, name, one_seed, reader, first or 0)
-        else:
-            from zoo.env.tensor.vector import TensorVectorEnv
+        made = _make_single_envs(cfg, how, seeds, n_all, training, name, restarts)
+    n_wanted: int | None = n_env
+    if isinstance(source, OwnVector) and source.is_given and not training:
+        n_wanted = None  # a copy of the vector env that the user gave has as many envs as that
 
-            vector = TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
-        _check_made(vector, cfg, vector.n_env if is_copy else n_env, isinstance(source, EnvFamily))
+    def close() -> None:
+        close_in_time({f'env {name!r}': getattr(made.env, 'close', lambda: None)}, cfg.step_timeout)
+
+    with ExitStack() as undo:
+        undo.callback(close)
+        if camera is not None:
+            made = made._replace(env=camera.attach(made.env))
+        vector = _as_any_vector(made, cfg, name, n_env, device, first or 0)
+        _check_made(vector, cfg, n_wanted, isinstance(source, EnvFamily))
         if cfg.schedule or cfg.reset_options:
             from zoo.env.settings import EnvSettings
 
@@ -108,18 +114,32 @@ def make_vector_env(
     return vector
 
 
-def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: bool) -> None:
-    """Checks a new vector env. Raises: EnvContractError if n_env is wrong; UnsupportedEnvError if the autoreset mode is."""
-    if vector.n_env != n_env:
+def _as_any_vector(made: MadeVector, cfg: EnvConfig, name: str, n_env: int, device: str, first: int) -> AnyVectorEnv:
+    """The vector env of zoo around what was made. Args: as of `make_vector_env`."""
+    if not isinstance(made.env, gymnasium.vector.VectorEnv):
+        from zoo.env.tensor.vector import TensorVectorEnv
+
+        return TensorVectorEnv(made.env, cfg, name, n_env, device, first)
+    reader = None
+    if device.startswith('cuda'):
+        reader = torch.device(device)
+    return made.kind(made.env, cfg, name, made.one_seed, reader, first)
+
+
+def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int | None, is_family: bool) -> None:
+    """Checks a new vector env. Args: n_env: the number of envs that it must have; None: any.
+
+    Raises: EnvContractError if it has another number of envs; UnsupportedEnvError if it has another autoreset mode.
+    """
+    if n_env is not None and vector.n_env != n_env:
         raise EnvContractError(
             f'env {vector.name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
             'are asked for (EnvRequest.n_env, or num_envs).'
         )
     if cfg.autoreset not in ('auto', vector.autoreset):
+        sync = ", or env.vectorization 'sync'"
         if is_family:
             sync = ''
-        else:
-            sync = ", or env.vectorization 'sync'"
         raise UnsupportedEnvError(
             f"env.autoreset is {cfg.autoreset!r} but the batched {vector.name!r} does {vector.autoreset!r}; use 'auto'{sync}."
         )
@@ -127,32 +147,41 @@ def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: boo
 
 def _make_single_envs(
     cfg: EnvConfig, how: str, seeds: list[int], n_all: int, training: bool, name: str, restarts: Restarts | None
-) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
-    """A vector of single envs that step in turn or in processes, and its class in zoo.
+) -> MadeVector:
+    """A vector of single envs that step in turn or in processes.
 
     Args: seeds: for the constructors, one for each env; n_all: envs in all groups together.
     """
-    mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+    autoreset = cfg.autoreset
+    if autoreset == 'auto':
+        autoreset = 'same_step'
+    mode = gymnasium.vector.AutoresetMode[autoreset.upper()]
     if cfg.on_error == 'raise':
         restarts = None
-    else:
-        restarts = restarts or Restarts(cfg.max_restarts)
-    maker = EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)
+    elif restarts is None:
+        restarts = Restarts(cfg.max_restarts)
+    probe_timeout = None
+    if how == 'async':
+        probe_timeout = cfg.step_timeout
+    maker = EnvMaker(cfg, probe_timeout, n_all, training)
     makers: list[Callable[[], gymnasium.Env]] = [maker] * len(seeds)
     if seeds_constructor(cfg):
         makers = [SeededMaker(maker, seed) for seed in seeds]
     from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
 
     if how == 'sync':
-        return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), SingleEnvs
+        return MadeVector(SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), kind=SingleEnvs)
     from zoo.env.workers import WorkerVectorEnv
 
-    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), SingleEnvs
+    return MadeVector(WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), kind=SingleEnvs)
 
 
 def constructor_seeds(seed: int, training: bool, first: int, n_env: int) -> list[int]:
     """The seeds for the constructors of some envs of a run; training and evaluation envs have different ones."""
-    return child_seeds(stream(seed, 'make envs', 'training' if training else 'evaluation'), first, n_env)
+    purpose = 'evaluation'
+    if training:
+        purpose = 'training'
+    return child_seeds(stream(seed, 'make envs', purpose), first, n_env)
 
 
 def make_env_groups(
@@ -173,10 +202,9 @@ def make_env_groups(
     n_group = cfg.collector_group_num
     if n_group is None:
         has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
+        n_group = 1
         if has_two_places and n_env % 2 == 0:
             n_group = 2
-        else:
-            n_group = 1
     if n_group == 1:
         return [make_vector_env(cfg, n_env, True, device, first, restarts, seed=seed)]
     if restarts is None:
@@ -204,27 +232,18 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
     """
     if source is None:
         source = find_env(cfg.id, cfg.game)
-    wrapped = wrapper_fields(cfg)
     if cfg.on_error == 'restart' and (isinstance(source, EnvFamily) or cfg.vectorization == 'batched'):
         raise UnsupportedEnvError(
             f"env.on_error is 'restart' but {env_name(cfg)!r} steps all its envs at once, of which none can be made anew "
             "alone; use 'raise', or env.vectorization 'sync' or 'async' where there is such."
         )
     if isinstance(source, EnvFamily):
-        if cfg.vectorization in ('sync', 'async'):
-            raise UnsupportedEnvError(
-                f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
-                "envs at once; use 'auto'."
-            )
-        if wrapped:
-            raise UnsupportedEnvError(
-                f'{wrapped[0]} is set but {env_name(cfg)!r} steps all its envs at once, and the wrapper that it needs '
-                'is one of single envs; leave it out.'
-            )
+        _check_family_fits(cfg)
         return 'batched'
     spec = None
     if isinstance(source, EnvSpec) and source.vector_entry_point is not None:
         spec = source
+    wrapped = wrapper_fields(cfg)
     if cfg.vectorization == 'batched' and spec is None:
         raise UnsupportedEnvError(
             f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
@@ -237,10 +256,24 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
         )
     if cfg.vectorization != 'auto':
         return cfg.vectorization
-    single = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
-    if spec is not None and not single and _batched_fits(cfg, spec):
+    needs_single_envs = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
+    if spec is not None and not needs_single_envs and _batched_fits(cfg, spec):
         return 'batched'
     return 'sync'
+
+
+def _check_family_fits(cfg: EnvConfig) -> None:
+    """Raises: UnsupportedEnvError if the config asks for single envs of a family, or for wrappers around them."""
+    if cfg.vectorization in ('sync', 'async'):
+        raise UnsupportedEnvError(
+            f"env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its envs at once; use 'auto'."
+        )
+    wrapped = wrapper_fields(cfg)
+    if wrapped:
+        raise UnsupportedEnvError(
+            f'{wrapped[0]} is set but {env_name(cfg)!r} steps all its envs at once, and the wrapper that it needs '
+            'is one of single envs; leave it out.'
+        )
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
@@ -259,41 +292,40 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     return True
 
 
-def _make_family(
-    cfg: EnvConfig, family: EnvFamily, request: EnvRequest
-) -> tuple[gymnasium.vector.VectorEnv | TensorEnv, bool]:
-    """The env that a family makes, and whether its reset takes one seed."""
+def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest) -> MadeVector:
     with locate(made_at(request.name)):
         options = family.read_options(cfg.kwargs)
         if options is not None:
-            return family.make(request, options), family.one_seed
-        maker = isinstance(family, OwnVector) and family.maker
-        if maker:
+            return MadeVector(family.make(request, options), family.one_seed)
+        maker: Callable[..., Any] = family.make
+        first = next(iter(inspect.signature(family.make).parameters), '')
+        if isinstance(family, OwnVector) and family.maker is not None:
+            maker = family.maker
             first = 'num_envs'
-        else:
-            first = next(iter(inspect.signature(family.make).parameters), '')
-        with explaining(maker or family.make, {first: None}, cfg.kwargs, env_name(cfg)):
+        with explaining(maker, {first: None}, cfg.kwargs, env_name(cfg)):
             env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
-        return env, family.one_seed
+        return MadeVector(env, family.one_seed)
     from zoo.env.given import takes_one_seed
 
     assert isinstance(env, gymnasium.vector.VectorEnv)
-    return env, takes_one_seed(env)
+    return MadeVector(env, takes_one_seed(env))
 
 
 def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
-    if cfg.max_episode_steps is None:
+    limit = cfg.max_episode_steps
+    if limit is None:
         limit = spec.max_episode_steps
-    else:
-        limit = cfg.max_episode_steps
-    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **own_copy(cfg.kwargs)}
+    kwargs = dict(spec.kwargs)
+    if limit is not None:
+        kwargs['max_episode_steps'] = limit
+    return {**kwargs, **own_copy(cfg.kwargs)}
 
 
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
     kwargs = _batched_kwargs(cfg, spec)
-    given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
-    with explaining(spec.vector_entry_point, given, cfg.kwargs, env_name(cfg), spec):
+    defaults = {key: value for key, value in kwargs.items() if key not in cfg.kwargs}
+    with explaining(spec.vector_entry_point, {'num_envs': n_env, **defaults}, cfg.kwargs, env_name(cfg), spec):
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
     use_fast_action_space(env.unwrapped)
     return env
