@@ -297,3 +297,13 @@ def test_no_bundled_config_warns_of_its_own_critic_in_its_first_rollouts(name: s
 )
 def test_a_bundled_config_without_what_scales_its_returns_warns(name: str, learn: dict[str, Any]) -> None:
     assert 'returns_beyond_clip' in first_signs(name, **learn)
+
+
+def test_a_rule_reads_the_metrics_of_its_learner_and_names_it(caplog: pytest.LogCaptureFixture) -> None:
+    line = {'learn/kl': 0.1, 'learn/prey/kl': 1.0}
+    first, prey = Diagnostics(FACTS), Diagnostics(FACTS, 'prey')
+    for _ in range(SHORT):
+        first.look(10_000, line)
+        prey.look(10_000, line)
+    (record,) = caplog.records
+    assert record.getMessage().startswith('policy prey: ')
