@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,26 +25,37 @@ from zoo.env.readers import as_bits
 WHAT = 'the action mask'
 
 
-def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
-    """Yields (words, start, stop, whether one of these bits must be true) for each choice of an action and each MultiBinary."""
+class _BitGroup(NamedTuple):
+    """The bits in a mask of one choice of an action, or of a MultiBinary.
+
+    none_allowed: the words for a mask in which none of them is true; must_choose: whether one of them must be true.
+    """
+
+    none_allowed: str
+    start: int
+    stop: int
+    must_choose: bool
+
+
+def _groups(space: Space) -> Iterator[_BitGroup]:
     start = 0
     for path, leaf in leaf_spaces(space):
-        of = ''
+        of_leaf = ''
         if path:
-            of = f' of {path!r}'
+            of_leaf = f' of {path!r}'
         for i, n in enumerate(n_values(leaf) or [mask_size(leaf)]):
-            if n:  # a Box has no bits
-                if isinstance(leaf, Discrete):
-                    what = f'no action{of}'
-                else:
-                    what = f'no value for entry {i}{of}'
-                yield what, start, start + n, not isinstance(leaf, MultiBinary)
-                start += n
+            if n == 0:  # a Box has no bits
+                continue
+            none_allowed = f'no value for entry {i}{of_leaf}'
+            if isinstance(leaf, Discrete):
+                none_allowed = f'no action{of_leaf}'
+            yield _BitGroup(none_allowed, start, start + n, must_choose=not isinstance(leaf, MultiBinary))
+            start += n
 
 
 def choice_slices(space: Space) -> list[slice]:
     """For each choice of an action its bits in a mask; at least one of them must be true."""
-    return [slice(start, stop) for _, start, stop, must_choose in _groups(space) if must_choose]
+    return [slice(group.start, group.stop) for group in _groups(space) if group.must_choose]
 
 
 def masked_space(obs_space: Space, action_space: Space, source: str, name: str) -> Space:
@@ -51,7 +63,10 @@ def masked_space(obs_space: Space, action_space: Space, source: str, name: str) 
 
     Raises: UnsupportedEnvError if the entry is no mask of these actions, or is missing with 'obs'.
     """
-    if not isinstance(obs_space, Dict) or obs_space.is_tuple or (entry := obs_space.spaces.get(ACTION_MASK)) is None:
+    entry = None
+    if isinstance(obs_space, Dict) and not obs_space.is_tuple:
+        entry = obs_space.spaces.get(ACTION_MASK)
+    if not isinstance(obs_space, Dict) or entry is None:
         if source == 'obs':
             raise UnsupportedEnvError(
                 f"env {name!r}: env.action_mask is 'obs' but the observations have no entry {ACTION_MASK!r}; "
@@ -77,6 +92,7 @@ def masked_space(obs_space: Space, action_space: Space, source: str, name: str) 
 
 
 def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
+    """The error for masks of actions that cannot be masked."""
     return UnsupportedEnvError(
         f'env {name!r} has an action mask but the actions are {action_space}: numbers of a Box cannot be masked, only '
         'those of Discrete, MultiDiscrete and MultiBinary; use env.action_mask=off.'
@@ -142,9 +158,9 @@ class ChoiceCheck:
     def __init__(self, space: Space) -> None:
         groups = list(_groups(space))
         self._space = space
-        self._starts = np.array([start for _, start, _, _ in groups])
-        self._names = [what for what, *_, must_choose in groups if must_choose]
-        self._must_choose = np.array([must_choose for *_, must_choose in groups])
+        self._starts = np.array([group.start for group in groups])
+        self._names = [group.none_allowed for group in groups if group.must_choose]
+        self._must_choose = np.array([group.must_choose for group in groups])
         self._is_one = len(groups) == 1 and bool(self._must_choose[0])
 
     def bits(self, mask: object) -> np.ndarray:

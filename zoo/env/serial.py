@@ -42,19 +42,18 @@ from zoo.env.validation import (
 )
 from zoo.env.vector import VectorEnv, use_fast_action_space
 
+ONE_PER_PROCESS = (
+    'another env of this kind is open in the process: if there can be only one, set env.vectorization=async, which gives each '
+    'a process of its own'
+)
+_OPEN: WeakSet[SerialVectorEnv] = WeakSet()  # those that are not closed
+
 
 def with_quick_actions(env: gymnasium.Env) -> gymnasium.Env:
     """The same env; if it is one of gymnasium's own, which check each action, with an action space that checks faster."""
     if type(env.unwrapped).__module__.startswith('gymnasium.envs.'):
         use_fast_action_space(env.unwrapped)
     return env
-
-
-ONE_PER_PROCESS = (
-    'another env of this kind is open in the process: if there can be only one, set env.vectorization=async, which gives each '
-    'a process of its own'
-)
-_OPEN: WeakSet[SerialVectorEnv] = WeakSet()  # those that are not closed
 
 
 class CopiedObservations(gymnasium.ObservationWrapper):
@@ -97,21 +96,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._restarts = restarts
         self._timeout = timeout
         self._maker_name = name.partition('[')[0]  # without the envs of a group
-        made = self.envs = []  # if one env cannot be made, those made before it are closed
-        try:
-            for i, env_fn in enumerate(env_fns):
-                with locate(made_at(name, i)):
-                    made.append(with_quick_actions(env_fn()))
-                check_spaces(made[i], (made[0].observation_space, made[0].action_space))
-            give = [partial(made.__getitem__, i) for i in range(len(made))]
-            super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
-        except BaseException as error:
-            self.close_extras()
-            if made or any(other._maker_name == self._maker_name for other in _OPEN):
-                add_hint(error, ONE_PER_PROCESS)
-            if isinstance(error, BrokenContractError):
-                raise Place(name).error(len(made) - 1, *error.args) from error
-            raise
+        self._make_envs(env_fns, autoreset_mode)
         self.closed = False
         self.env_fns = env_fns
         _OPEN.add(self)
@@ -125,18 +110,31 @@ class SerialVectorEnv(SyncVectorEnv):
             self._copy = deepcopy
         self._copies = False  # whether the envs write into arrays of one another
         self._seen: list[Any] = [None] * self.num_envs  # the last observation of each env
-        # dtypes of observations that can be copied into those of a Box; none for other spaces
-        space: Any = self.single_observation_space
-        self._castable: set[np.dtype] = set()
-        if type(space) is gymnasium.spaces.Box:
-            dtypes = map(np.dtype, '?bBhHiIlLqQefd')
-            self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
+        self._castable = _castable_dtypes(self.single_observation_space)
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count = 0
         self._requested: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
         self.commands: dict[str, EnvCommand] = {}
+
+    def _make_envs(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode) -> None:
+        """Makes the envs, and calls gymnasium's constructor with them; if one fails, those made before it are closed."""
+        made = self.envs = []
+        try:
+            for i, env_fn in enumerate(env_fns):
+                with locate(made_at(self._name, i)):
+                    made.append(with_quick_actions(env_fn()))
+                check_spaces(made[i], (made[0].observation_space, made[0].action_space))
+            give = [partial(made.__getitem__, i) for i in range(len(made))]
+            super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
+        except BaseException as error:
+            self.close_extras()
+            if made or any(other._maker_name == self._maker_name for other in _OPEN):
+                add_hint(error, ONE_PER_PROCESS)
+            if isinstance(error, BrokenContractError):
+                raise Place(self._name).error(len(made) - 1, *error.args) from error
+            raise
 
     @property
     def takes_options(self) -> bool:
@@ -146,10 +144,9 @@ class SerialVectorEnv(SyncVectorEnv):
     def request(self, requested: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
         self._requested = requested
-        if options is None:
-            self._reset_kwargs = {}
-        else:
-            self._reset_kwargs = {'options': options}
+        self._reset_kwargs = {}
+        if options is not None:
+            self._reset_kwargs['options'] = options
 
     def command(self, command: EnvCommand) -> list[Any]:
         return [apply(env, command) for env in self.envs]
@@ -206,17 +203,14 @@ class SerialVectorEnv(SyncVectorEnv):
         terminated = self._terminations
         truncated = self._truncations
         result: tuple[Any, ...] | None = None
-        # is_complete: the episode has ended, its env is being reset
         calls = CALLS[get_ident()]
-        is_complete = False
+        is_complete = False  # whether the episode has ended and its env is being reset
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             calls.index = i
             try:
                 if self._next_step and self._ended[i]:
                     self._reset_env(i)
-                    rewards[i] = 0.0
-                    terminated[i] = False
-                    truncated[i] = False
+                    self._clear_step(i)
                     continue
                 result = seen[i], rewards[i], is_over, is_cut, info = env.step(action)
                 if type(is_over) not in FLAGS or type(is_cut) not in FLAGS:
@@ -244,15 +238,20 @@ class SerialVectorEnv(SyncVectorEnv):
                 raise_if_broken(error, 'step', result, self.single_observation_space)
                 if self._restarts is None:
                     raise
-                step = f'step {self._step_count}'
-                self._restart(i, error, f'the reset after {step}' if is_complete else step)
-                if not is_complete:
-                    rewards[i] = 0.0
-                    terminated[i] = False
-                    truncated[i] = False
+                if is_complete:
+                    self._restart(i, error, f'the reset after step {self._step_count}')
+                else:
+                    self._restart(i, error, f'step {self._step_count}')
+                    self._clear_step(i)
                     infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
                 result = None
                 is_complete = False
+
+    def _clear_step(self, i: int) -> None:
+        """Marks that env i did no step: no reward, and no end of an episode."""
+        self._rewards[i] = 0.0
+        self._terminations[i] = False
+        self._truncations[i] = False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         calls = CALLS[get_ident()]
@@ -275,9 +274,8 @@ class SerialVectorEnv(SyncVectorEnv):
                 with locate(made_at(self._name, i)):
                     env = with_quick_actions(self.env_fns[i]())  # type: ignore[index]
                 if self._copies:
-                    self.envs[i] = CopiedObservations(env)
-                else:
-                    self.envs[i] = env
+                    env = CopiedObservations(env)
+                self.envs[i] = env
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
@@ -310,6 +308,14 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._observations
 
 
+def _castable_dtypes(space: gymnasium.Space) -> set[np.dtype]:
+    """The dtypes of observations that can be copied into those of a Box; none for other spaces."""
+    if type(space) is not gymnasium.spaces.Box:
+        return set()
+    dtypes = map(np.dtype, '?bBhHiIlLqQefd')
+    return {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
+
+
 class SingleEnvs(VectorEnv):
     """Envs that zoo makes one by one and steps in turn or in processes: they take commands and limit the time to close."""
 
@@ -322,10 +328,10 @@ class SingleEnvs(VectorEnv):
         self.env.request(self.requested_infos, self._options, 'info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        found: list[Any] = self.env.command(command)
+        outcomes: list[Any] = self.env.command(command)
         if command.kind == 'set':
             keep_setting(self.env.commands, command)
-        return found
+        return outcomes
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         if options is not None and not self.env.takes_options:
