@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
@@ -46,25 +47,29 @@ class EnvSettings:
         """
         for name, schedule in self._schedules.items():
             with _naming(f'schedule.{name}'):
-                if name not in self._kinds:
-                    self._kinds[name] = _kind_of(envs[0], name)
-                value = schedule_value(schedule, env_step)
-                if self._kinds[name] is not float:
-                    value = self._kinds[name](round(value))
-                if self.values.get(name) != value:
-                    for env in envs:
-                        env.command(EnvCommand('set', name, (value,)))
-                    self.values[name] = value
+                self._set_scheduled(envs, name, schedule_value(schedule, env_step))
         if self._rule is not None:
             with _naming('reset_options'):
-                options = self._rule(env_step)
-                now = b''
-                with suppress(Exception):  # not ==: options may be arrays, or changed in place after a call
-                    now = pickle.dumps(options)
-                if not now or now != self._sent:
-                    for env in envs:
-                        env.set_reset_options(options)
-                    self._sent = now
+                self._set_options(envs, self._rule(env_step))
+
+    def _set_scheduled(self, envs: Sequence[AnyVectorEnv], name: str, value: float) -> None:
+        if name not in self._kinds:
+            self._kinds[name] = _kind_of(envs[0], name)
+        if self._kinds[name] is not float:
+            value = self._kinds[name](round(value))
+        if self.values.get(name) != value:
+            for env in envs:
+                env.command(EnvCommand('set', name, (value,)))
+            self.values[name] = value
+
+    def _set_options(self, envs: Sequence[AnyVectorEnv], options: dict[str, Any]) -> None:
+        pickled = b''
+        with suppress(Exception):  # not ==: options may be arrays, or changed in place after a call
+            pickled = pickle.dumps(options)
+        if not pickled or pickled != self._sent:
+            for env in envs:
+                env.set_reset_options(options)
+            self._sent = pickled
 
 
 class RunEnvs:
@@ -94,12 +99,17 @@ class RunEnvs:
         return self._each(of, 'call', method, args, kwargs)
 
     def _each(self, of: Which, *command: Any) -> list[Any]:
-        training = self._training
-        evaluation = self._evaluation
-        named = {'both': [*training, *evaluation], 'training': training, 'evaluation': evaluation}
-        if of not in named:
-            raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
-        return [value for env in named[of] for value in env.command(EnvCommand(*command))]
+        envs_by_name = {
+            'both': [*self._training, *self._evaluation],
+            'training': self._training,
+            'evaluation': self._evaluation,
+        }
+        if of not in envs_by_name:
+            raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, envs_by_name))}')
+        values: list[Any] = []
+        for env in envs_by_name[of]:
+            values += env.command(EnvCommand(*command))
+        return values
 
 
 @contextmanager
@@ -108,39 +118,47 @@ def _naming(key: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        said = str(error)
+        sentence = str(error)
         path = f'env.{key}'
-        raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
+        if sentence.startswith(path):
+            raise EnvSettingError(key, sentence.removeprefix(path)) from error
+        raise EnvSettingError(key, f': {sentence}') from error
 
 
 def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]]:
     """env.reset_options as a function of the env step."""
     if isinstance(options, Mapping):
-        return lambda env_step: {
-            key: schedule_value(signed_section(value), env_step) if is_signed_schedule(value) else value
-            for key, value in options.items()
-        }
-    if isinstance(options, str):
-        function = load_code(options, 'env.reset_options')
-    else:
-        function = options
+        return partial(_scheduled_options, options)
+    function = options
+    if isinstance(function, str):
+        function = load_code(function, 'env.reset_options')
+    return partial(_returned_options, function)
 
-    def rule(env_step: int) -> dict[str, Any]:
-        try:
-            found = function(env_step)
-        except Exception as error:
-            raise EnvError(
-                f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} '
-                f'({place_of(error)}); correct it; --debug shows the traceback'
-            ) from error
-        if not isinstance(found, Mapping):
-            raise UserError(
-                f'env.reset_options, a function, returned {shown(found)} at env step {env_step} but must return a dict, the '
-                'options of the next resets'
-            )
-        return dict(found)
 
-    return rule
+def _scheduled_options(options: Mapping[str, Any], env_step: int) -> dict[str, Any]:
+    """The options with the values of their schedules at an env step."""
+    values = dict(options)
+    for key, value in options.items():
+        if is_signed_schedule(value):
+            values[key] = schedule_value(signed_section(value), env_step)
+    return values
+
+
+def _returned_options(function: Callable[[int], object], env_step: int) -> dict[str, Any]:
+    """The options that a user's function gives. Raises: EnvError if it raises, UserError if it returns no dict."""
+    try:
+        options = function(env_step)
+    except Exception as error:
+        raise EnvError(
+            f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} '
+            f'({place_of(error)}); correct it; --debug shows the traceback'
+        ) from error
+    if not isinstance(options, Mapping):
+        raise UserError(
+            f'env.reset_options, a function, returned {shown(options)} at env step {env_step} but must return a dict, the '
+            'options of the next resets'
+        )
+    return dict(options)
 
 
 def _kind_of(env: AnyVectorEnv, name: str) -> type:
@@ -148,7 +166,11 @@ def _kind_of(env: AnyVectorEnv, name: str) -> type:
     value = env.command(EnvCommand('get', name))[0]
     if isinstance(value, bool):
         return bool
-    kind = getattr(getattr(value, 'dtype', None), 'kind', 'i' if isinstance(value, int) else 'f')
+    kind = 'f'
+    if isinstance(value, int):
+        kind = 'i'
+    if hasattr(value, 'dtype'):
+        kind = getattr(value.dtype, 'kind', kind)
     is_number = isinstance(value, int | float) or getattr(value, 'ndim', 1) == 0
     if not is_number or kind not in 'iuf':
         raise UserError(
@@ -161,11 +183,11 @@ def _kind_of(env: AnyVectorEnv, name: str) -> type:
 
 
 class CommandOutcome(NamedTuple):
-    """The result of a command in another process. error: the pickled exception; words: the message where pickling fails."""
+    """The result of a command in another process. error: the pickled exception; message: where pickling fails."""
 
     value: object = None
     error: bytes | None = None
-    words: str = ''
+    message: str = ''
 
 
 def apply(env: object, command: EnvCommand) -> Any:
@@ -179,7 +201,7 @@ def apply(env: object, command: EnvCommand) -> Any:
     if len(path) <= len(names):
         missing = names[len(path) - 1]
         raise UserError(f'{_kind(path[-1])} has no attribute {missing!r} ({command.name}); check the spelling')
-    owner, found = path[-2:]
+    owner, attribute = path[-2:]
     if command.kind == 'set':
         try:
             setattr(owner, names[-1], command.args[0])
@@ -189,16 +211,17 @@ def apply(env: object, command: EnvCommand) -> Any:
             ) from error
         return None
     if command.kind == 'get':
-        return found
-    if not callable(found):
-        raise UserError(f'{command.name!r} of {_kind(owner)} is a {type(found).__name__}, no method; use get_attr')
-    return found(*command.args, **command.kwargs)
+        return attribute
+    if not callable(attribute):
+        raise UserError(f'{command.name!r} of {_kind(owner)} is a {type(attribute).__name__}, no method; use get_attr')
+    return attribute(*command.args, **command.kwargs)
 
 
 def keep_setting(commands: dict[str, EnvCommand], command: EnvCommand) -> None:
     """Keeps a 'set' for recreated envs, in place of earlier ones of that name and of attributes inside it."""
-    for name in [each for each in commands if f'{each}.'.startswith(f'{command.name}.')]:
-        del commands[name]
+    for name in list(commands):
+        if f'{name}.'.startswith(f'{command.name}.'):
+            del commands[name]
     commands[command.name] = command
 
 
@@ -219,33 +242,33 @@ def outcome(env: object, command: EnvCommand) -> CommandOutcome:
     try:
         value = apply(env, command)
     except Exception as error:
-        return CommandOutcome(error=pickled_error(error), words=show_error(error))
+        return CommandOutcome(error=pickled_error(error), message=show_error(error))
     try:
         pickle.dumps(value)
     except Exception as error:  # its class may raise any exception
         return CommandOutcome(
-            words=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
+            message=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
             'read a part of it that is made of numbers, or use env.vectorization=sync'
         )
     return CommandOutcome(value)
 
 
-def result(found: CommandOutcome) -> Any:
+def result(of_command: CommandOutcome) -> Any:
     """The value of an outcome. Raises: what the command raised."""
-    error = unpickled_error(found.error)
+    error = unpickled_error(of_command.error)
     if error is not None:
         raise error
-    if found.words:
-        raise UserError(found.words)
-    return found.value
+    if of_command.message:
+        raise UserError(of_command.message)
+    return of_command.value
 
 
 def _layers(env: object) -> Iterator[object]:
     """Yields the env's wrappers, the outermost first, then the env."""
     for _ in range(MAX_LAYERS):
         yield env
-        own = getattr(env, '__dict__', {})
-        env = own.get('env', own.get('_env'))
+        attributes = getattr(env, '__dict__', {})
+        env = attributes.get('env', attributes.get('_env'))
         if env is None:
             return
 
@@ -257,8 +280,10 @@ def _owner(env: object, name: str) -> object:
             return layer
     if hasattr(env, name):
         return env
-    own = {key for layer in _layers(env) for key in getattr(layer, '__dict__', {}) if not key.startswith('_')}
-    hint = did_you_mean(name, own, f'it has {", ".join(sorted(own)[:12])}.')
+    known: set[str] = set()
+    for layer in _layers(env):
+        known.update(key for key in getattr(layer, '__dict__', {}) if not key.startswith('_'))
+    hint = did_you_mean(name, known, f'it has {", ".join(sorted(known)[:12])}.')
     raise UserError(
         f'the env, {_kind(getattr(env, "unwrapped", env))}, has no attribute {name!r}, nor have its wrappers: {hint}'
     )
