@@ -91,13 +91,20 @@ class Raised(NamedTuple):
     """
 
     pickled: bytes | None
-    words: str  # its type and message
+    message: str  # its type and message
     text: str  # its traceback
     at: str  # file:line of the env's code
     step: Step | None = None
 
 
 Fault = Raised | Literal['late', 'dead']
+
+
+class Answers(NamedTuple):
+    """The answers of some workers. broken: indices of episodes that broke off, whose result is NO_STEP."""
+
+    results: list[Any]
+    broken: list[int]
 
 
 class WorkerVectorEnv(gymnasium.vector.VectorEnv):
@@ -141,11 +148,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._context = multiprocessing.get_context()
-        self._memory = create_shared_memory(
-            self.single_observation_space,
-            self.num_envs,
-            ctx=self._context,  # type: ignore[arg-type]  # it names the module
-        )
+        context: Any = self._context  # gymnasium's annotation names the module
+        self._memory = create_shared_memory(self.single_observation_space, self.num_envs, ctx=context)
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count = 0
@@ -155,6 +159,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self.commands: dict[str, EnvCommand] = {}
         self.processes: list[Any] = [None] * self.num_envs
         self._pipes: list[Connection] = [None] * self.num_envs  # type: ignore[list-item]
+        self._start_all()
+
+    def _start_all(self) -> None:
+        """Starts the workers, which make their envs; if one fails, all are ended."""
         try:
             for i in range(self.num_envs):
                 self._start(i)
@@ -162,8 +170,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         except BaseException as error:
             self.close(terminate=True)
             if isinstance(error, BrokenContractError):
-                raise Place(name).error(self.failed_index, *error.args) from error
-            add_place(error, made_at(name, self.failed_index))
+                raise Place(self._name).error(self.failed_index, *error.args) from error
+            add_place(error, made_at(self._name, self.failed_index))
             raise
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -196,17 +204,18 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         lost = self._lost
         self._is_stepping = False
         self._lost = []
-        results, broken = self._answers([i for i in range(self.num_envs) if i not in lost], f'step {self._step_count}')
+        asked = [i for i in range(self.num_envs) if i not in lost]
+        results, broken = self._answers(asked, f'step {self._step_count}')
         for i in lost:
             results.insert(i, NO_STEP)
         broken += lost
-        rewards, terminated, truncated, finals, own_infos = zip(*results, strict=True)
+        rewards, terminated, truncated, finals, step_infos = zip(*results, strict=True)
         infos: dict[str, Any] = {}
         if broken:
             infos[BROKEN] = np.isin(np.arange(self.num_envs), broken)
         if any(final is not None for final in finals):
             infos[FINAL_OBS] = np.fromiter(finals, dtype=object, count=self.num_envs)
-        for i, info in enumerate(own_infos):
+        for i, info in enumerate(step_infos):
             if info is not None:
                 self.failed_index = i
                 requested, last = info
@@ -224,54 +233,63 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._ask_all(('request', self._wanted), f'the choice of {what}')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
-        return [result(each) for each in found]
+        outcomes = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
+        return [result(of_env) for of_env in outcomes]
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
         """Asks every worker to close its env, then kills those that still run; terminate: kills all immediately."""
-        deadline = time.monotonic() + (0.0 if terminate else timeout)
-        for pipe in () if terminate else self._pipes:
+        if terminate:
+            for i, process in enumerate(self.processes):
+                if process is not None:  # else it was never made
+                    self._end(i, 0.0)
+            return
+        deadline = time.monotonic() + timeout
+        for pipe in self._pipes:
             with suppress(OSError):  # that worker has ended
                 pipe.send(('close', None))
         hung = []
         raised: dict[str, list[int]] = {}  # the envs, by what their close raised
-        for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
-            if process is None:  # it was never made
-                continue
-            fault: object = None
-            patience = AnswerTime(deadline - time.monotonic())
-            for _ in range(0 if terminate else 1 + self._is_stepping):  # the result of an unfinished step is dropped
-                fault = _receive(pipe, patience)[1]
+        for i in range(self.num_envs):
+            fault = self._last_answer(i, AnswerTime(deadline - time.monotonic()))
             if isinstance(fault, Raised):
-                raised.setdefault(f'close raised {fault.words} ({fault.at})', []).append(i)
-            if terminate or fault == 'late':
-                limit = deadline
-            else:
-                limit = deadline + GRACE
-            process.join(max(limit - time.monotonic(), 0.0))
-            if process.is_alive():
+                raised.setdefault(f'close raised {fault.message} ({fault.at})', []).append(i)
+            limit = deadline
+            if fault != 'late':
+                limit += GRACE
+            if not self._end(i, limit - time.monotonic()):
                 hung.append(i)
-                process.kill()
-                process.join()
-            pipe.close()
-        for said, indices in raised.items():
-            logger.warning('%s', close_sentence(f'env {self._name!r}, index {indices[0]}', said, len(indices)))
-        if hung and not terminate:
-            if len(hung) == 1:
-                words = ('it', 'was')
-            else:
-                words = ('they', 'were')
-            logger.warning(
-                'env %r, index %s: %s had not closed after %g s, and %s killed',
-                *(self._name, _join(hung), words[0], timeout, words[1]),
-            )
+        for failure, indices in raised.items():
+            logger.warning('%s', close_sentence(f'env {self._name!r}, index {indices[0]}', failure, len(indices)))
+        if len(hung) == 1:
+            sentence = 'env %r, index %s: it had not closed after %g s, and was killed'
+            logger.warning(sentence, self._name, hung[0], timeout)
+        elif hung:
+            sentence = 'env %r, index %s: they had not closed after %g s, and were killed'
+            logger.warning(sentence, self._name, _join(hung), timeout)
+
+    def _last_answer(self, i: int, patience: AnswerTime) -> object:
+        """The answer of a worker to 'close', or its fault."""
+        if self._is_stepping:
+            _receive(self._pipes[i], patience)  # the result of an unfinished step is dropped
+        return _receive(self._pipes[i], patience)[1]
+
+    def _end(self, i: int, seconds: float) -> bool:
+        """Waits for the process of a worker to end, or kills it. Returns: whether it ended in time."""
+        process = self.processes[i]
+        process.join(max(seconds, 0.0))
+        has_ended = not process.is_alive()
+        if not has_ended:
+            process.kill()
+            process.join()
+        self._pipes[i].close()
+        return has_ended
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
 
-    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> tuple[list[Any], list[int]]:
-        """Sends each worker its command, which is no step. Returns: the answers, and the indices of recreated envs."""
+    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> Answers:
+        """Sends each worker its command, which is no step. Returns: the answers; `broken` are the recreated envs."""
         if self._is_stepping:  # a step was begun and not ended
             self.step_wait()
         for i, command in commands.items():
@@ -279,21 +297,25 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self._answers(commands, when)
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
-        found = dict[int, Any]()
+        result_of: dict[int, Any] = {}
         asked = [*range(self.num_envs)]
         while asked:  # recreated envs are asked again
-            answers, broken = self._ask(dict.fromkeys(asked, command), when)
-            found |= zip(asked, answers, strict=True)
+            results, broken = self._ask(dict.fromkeys(asked, command), when)
+            result_of.update(zip(asked, results, strict=True))
             self._lost = sorted({*self._lost, *broken})
             asked = broken
-        return [found[i] for i in range(self.num_envs)]
+        return [result_of[i] for i in range(self.num_envs)]
 
     def _start(self, i: int) -> None:
         self._pipes[i], pipe = self._context.Pipe()
-        spaces = self.single_observation_space, self.single_action_space
-        is_main_thread = threading.current_thread() is threading.main_thread()
         place = WorkerSetup(
-            i, self._memory, self._mode, spaces, is_main_thread, self._wanted, tuple(self.commands.values())
+            env_index=i,
+            memory=self._memory,
+            mode=self._mode,
+            spaces=(self.single_observation_space, self.single_action_space),
+            is_main_thread=threading.current_thread() is threading.main_thread(),
+            wanted=self._wanted,
+            commands=tuple(self.commands.values()),
         )
         env_fn = for_start(self._env_fns[i], self._n_start[i])
         self._n_start[i] += 1
@@ -312,22 +334,28 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 raise self._error({i: 'dead'}, when) from error
             # else `_answers` handles it, since the answer is missing too
 
-    def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
-        """Receives results; recreates failed envs. Returns: the results; indices of broken episodes, whose result is NO_STEP."""
+    def _answers(self, indices: Iterable[int], when: str) -> Answers:
+        """Receives results; recreates failed envs."""
         patience = AnswerTime(self._limit(when))
         results: list[Any] = []
         faults: dict[int, Fault] = {}
         for i in indices:
-            is_good, result = _receive(self._pipes[i], patience)
-            if not is_good:
-                faults[i], result = result, _complete(result) or NO_STEP
-            results.append(result)
-        if faults:
-            if self._restarts is None:
-                raise self._error(faults, when)
-            for i, fault in faults.items():
-                self._restart(i, fault, f'the reset after {when}' if _complete(fault) else when)
-        return results, [i for i, fault in faults.items() if not _complete(fault)]
+            is_good, answer = _receive(self._pipes[i], patience)
+            if is_good:
+                results.append(answer)
+            else:
+                faults[i] = answer
+                results.append(_complete(answer) or NO_STEP)
+        if faults and self._restarts is None:
+            raise self._error(faults, when)
+        broken = []
+        for i, fault in faults.items():
+            if _complete(fault):
+                self._restart(i, fault, f'the reset after {when}')
+            else:
+                self._restart(i, fault, when)
+                broken.append(i)
+        return Answers(results, broken)
 
     def _restart(self, i: int, fault: Fault, when: str) -> None:
         """Recreates env i and its process, again and again if that fails; its observation begins a new episode."""
@@ -351,15 +379,18 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _limit(self, when: str) -> float:
         """Seconds to wait for an answer."""
-        return self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1)
+        if when == CONSTRUCTION:
+            return self._timeout * CONSTRUCTION_CALLS
+        return self._timeout
 
     def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
         """The exception for the faults of some envs; if it is an EnvError and envs are not recreated, all envs are ended."""
         raised = {i: fault for i, fault in faults.items() if isinstance(fault, Raised)}
+        late = [i for i, fault in faults.items() if fault == 'late']
         if raised:
             self.failed_index = min(raised)
             error = self._raised(self.failed_index, raised[self.failed_index], when)
-        elif late := [i for i, fault in faults.items() if fault == 'late']:
+        elif late:
             error = EnvError(
                 f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._limit(when):g} s; '
                 'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.'
@@ -381,7 +412,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         error = unpickled_error(fault.pickled)
         if error is None:
             error = EnvError(
-                f'env {self._name!r}, index {i}: its code raised {fault.words} at {when} ({fault.at}), which cannot be '
+                f'env {self._name!r}, index {i}: its code raised {fault.message} at {when} ({fault.at}), which cannot be '
                 'raised again in the main process; look at it with env.vectorization=sync.'
             )
         error.__cause__ = WorkerTraceback(i, fault.text, fault.at)
@@ -456,9 +487,11 @@ def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Conn
         pickled = None
         if isinstance(error, Exception):
             pickled = pickled_error(error)
-        words = show_error(error), traceback.format_exc(), raised_at(error)
+        fault = Raised(pickled, message=show_error(error), text=traceback.format_exc(), at=raised_at(error))
+        if worker is not None:
+            fault = fault._replace(step=worker.complete)
         with suppress(OSError):
-            pipe.send((False, Raised(pickled, *words, worker.complete if worker else None)))
+            pipe.send((False, fault))
         with suppress(BaseException):
             if env is not None:
                 env.close()
@@ -542,7 +575,7 @@ class _Worker:
         if is_over:
             last = numbers_of(info)
         if requested or last:
-            return (requested, last)
+            return requested, last
         return None
 
     def _write(self, obs: Any) -> None:
