@@ -54,11 +54,11 @@ def why_not_translated(tree: ast.Module, stem: str) -> str:
             return f'{stem} is a script of CleanRL that is not translated: {why}.'
     if is_script(tree) or not set(_TABLES['marks']) <= set(arguments):
         return ''
-    kind = stem.partition('_')[0]
-    own = ''
-    if kind == 'dqn':
-        own = ' For this policy of zoo write a config with its own keys, see zoo config cartpole_dqn.'
-    return f'{stem} is a script of CleanRL for {kind.upper()}; only PPO and PPG are translated.{own}'
+    algorithm = stem.partition('_')[0]
+    sentence = f'{stem} is a script of CleanRL for {algorithm.upper()}; only PPO and PPG are translated.'
+    if algorithm == 'dqn':
+        sentence += ' For this policy of zoo write a config with its own keys, see zoo config cartpole_dqn.'
+    return sentence
 
 
 def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
@@ -82,12 +82,12 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
         draft.put('exp_name', stem, 'exp_name', 'the name of the script')
         del arguments['exp_name']
     translate(draft, ROWS, arguments, WHO)
-    given = {name: x for name, x in arguments.items() if not is_computed(x)}
-    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
+    readable = {name: value for name, value in arguments.items() if not is_computed(value)}
+    defaults(draft, ROWS, _TABLES['defaults'], readable, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
-    makers = [how for start, how in _TABLES['own_envs'].items() if any(x.startswith(start) for x in words_of(tree))]
-    if makers:
-        draft.became.append((f'env_id={name}', makers[0]))
+    remedy = _remedy_for_own_env(tree)
+    if remedy:
+        draft.became.append((f'env_id={name}', remedy))
     else:
         put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
@@ -98,6 +98,15 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
     return literals((fields_of_class(tree, 'Args') or arguments_of_parser(tree)).items())
+
+
+def _remedy_for_own_env(tree: ast.Module) -> str:
+    """Returns the remark on a script that makes its envs with a library of their own; '' for any other."""
+    words = words_of(tree)
+    for start, remedy in _TABLES['own_envs'].items():
+        if any(word.startswith(start) for word in words):
+            return remedy
+    return ''
 
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:
@@ -123,16 +132,17 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
     rate = given['learning_rate']
     is_falling = bool(given.get('anneal_lr', False))
     old = f'learning_rate={rate}, anneal_lr={is_falling}'
-    draft.put('policy.learn.learning_rate', linear(rate) if is_falling else rate, old)
+    if is_falling:
+        rate = linear(rate)
+    draft.put('policy.learn.learning_rate', rate, old)
     kl = given.get('target_kl')
     if kl is not None:
         draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
     elif 'target_kl' in given:
         draft.drop('target_kl=None', 'there is no limit here either')
+    decay = 1.0
     if given.get('gae', True):
         decay = given.get('gae_lambda', 0.95)
-    else:
-        decay = 1.0
     draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
     if 'int_coef' in given:
         _put_rnd(draft)
@@ -171,19 +181,22 @@ def _put_rnd(draft: Draft) -> None:
 def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
     """Translates the parts of the script that have no argument: its wrappers, its network, its optimiser."""
     words = words_of(tree)
-    found = keywords_of_calls(tree, _TABLES['calls'])
+    keywords = keywords_of_calls(tree, _TABLES['calls'])
     if not {'Conv2d', 'LSTM'} & words and not is_image_env(draft):
         _put_layers(draft, tree)
     for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:
             draft.put(path, value, old)
-    if isinstance(eps := found.get('eps'), float):
+    eps = keywords.get('eps')
+    if isinstance(eps, float):
         draft.put('policy.learn.adam_eps', eps, f'Adam(eps={eps})')
-    if isinstance(share := found.get('repeat_action_probability'), float) and draft.at('env.id') == 'atari':
+    share = keywords.get('repeat_action_probability')
+    if isinstance(share, float) and draft.at('env.id') == 'atari':
         draft.put('env.kwargs.repeat_action_probability', share, f'make(.., repeat_action_probability={share})')
-    if isinstance(n := found.get('num_stack'), int):
-        put_frame_stack(draft, n, f'FrameStack(env, {n})')
-    if draft.at('policy.learn.reward_norm') and 'gamma' not in found:
+    n_frame = keywords.get('num_stack')
+    if isinstance(n_frame, int):
+        put_frame_stack(draft, n_frame, f'FrameStack(env, {n_frame})')
+    if draft.at('policy.learn.reward_norm') and 'gamma' not in keywords:
         draft.put('policy.learn.reward_norm_discount', 0.99, 'NormalizeReward without gamma', 'its default')
     if draft.at('policy.model.recurrent'):
         draft.put('policy.learn.sequence', {'len': draft.at('policy.collect.n_step')}, 'the LSTM', 'whole rollouts')
@@ -196,33 +209,36 @@ def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
 
 def _put_layers(draft: Draft, tree: ast.Module) -> None:
     """Sets the widths of the hidden layers if actor and critic are each a stack of linear layers of these widths."""
-    names = {name: _widths(tree, name) for name in ('critic', 'actor', 'actor_mean')}
-    found = {tuple(widths) for widths in names.values() if widths}
-    if len(found) == 1 and names['critic'] != [64, 64]:
-        draft.put('policy.model.hidden_sizes', list(found.pop()), 'the network')
-    elif len(found) > 1:
-        said = ', '.join(f'{name} {str(widths)[1:-1]}' for name, widths in names.items() if widths)
+    widths_of = {name: _widths(tree, name) for name in ('critic', 'actor', 'actor_mean')}
+    different = {tuple(widths) for widths in widths_of.values() if widths}
+    if len(different) == 1 and widths_of['critic'] != [64, 64]:
+        draft.put('policy.model.hidden_sizes', list(different.pop()), 'the network')
+    elif len(different) > 1:
+        layers = ', '.join(f'{name} {str(widths)[1:-1]}' for name, widths in widths_of.items() if widths)
         draft.refuse(
-            f'the layers of actor and critic differ: {said}; set policy.model.encoder=flat, policy.model.actor_head and '
+            f'the layers of actor and critic differ: {layers}; set policy.model.encoder=flat, policy.model.actor_head and '
             'policy.model.critic_head in a config of zoo.'
         )
 
 
 def _widths(tree: ast.Module, name: str) -> list[int]:
     """Returns the widths of the linear layers of `self.name = nn.Sequential(...)`, without the last one."""
-    stacks = (
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and any(isinstance(target, ast.Attribute) and target.attr == name for target in node.targets)
-        and isinstance(node.value, ast.Call)
-        and getattr(node.value.func, 'attr', '') == 'Sequential'
-    )
     widths = []
-    for node in (node for stack in stacks for node in ast.walk(stack)):
-        match node:
-            case ast.Call(func=ast.Attribute(attr='Linear'), args=[_, ast.Constant(value=int(width))]):
-                widths.append(width)
+    for statement in ast.walk(tree):
+        if not (isinstance(statement, ast.Assign) and _is_stack(statement, name)):
+            continue
+        for node in ast.walk(statement.value):
+            match node:
+                case ast.Call(func=ast.Attribute(attr='Linear'), args=[_, ast.Constant(value=int(width))]):
+                    widths.append(width)
     if widths and widths[-1] == 1:
         return widths[:-1]
     return widths
+
+
+def _is_stack(statement: ast.Assign, name: str) -> bool:
+    """Whether a statement is `self.name = nn.Sequential(...)`."""
+    is_named = any(isinstance(target, ast.Attribute) and target.attr == name for target in statement.targets)
+    return (
+        is_named and isinstance(statement.value, ast.Call) and getattr(statement.value.func, 'attr', '') == 'Sequential'
+    )

@@ -15,6 +15,9 @@ from zoo.core.errors import shown
 from zoo.env.ids import game_of, installed_by, package_of, versions_of
 from zoo.tools.importers.files import COMPUTED, Name, Search, as_search, is_computed
 
+EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
+"""Family -> one of its games. In rl-zoo3 a block with the name of a family is for all its games."""
+
 
 class Conversion(NamedTuple):
     """A translated config of another library, with the translation of each key.
@@ -30,11 +33,12 @@ class Conversion(NamedTuple):
 
     def text(self) -> str:
         """Returns a line with the library, then a line for each key that was translated or left out."""
-        head = []
+        lines = []
         if self.source:
-            head = [f'read as {self.source}']
-        became = (f'{old}  ->  {new}' for old, new in self.became)
-        return '\n'.join([*head, *became, *(f'{old}  left out: {why}' for old, why in self.left_out)])
+            lines.append(f'read as {self.source}')
+        lines += [f'{old}  ->  {new}' for old, new in self.became]
+        lines += [f'{old}  left out: {why}' for old, why in self.left_out]
+        return '\n'.join(lines)
 
 
 class PartlyTranslatedError(ConfigError):
@@ -62,15 +66,19 @@ class Draft:
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
         """Sets a key of zoo. Args: old: text about its origin, '' for none; note: a remark on the translation."""
         put_at(self.config, path, value)
-        if old:
-            self.became.append((old, f'{path}={_short(value)}' + (f' ({note})' if note else '')))
+        if not old:
+            return
+        new = f'{path}={_short(value)}'
+        if note:
+            new += f' ({note})'
+        self.became.append((old, new))
 
     def at(self, path: str, default: Any = None) -> Any:
         """Returns the value of a key of zoo that was set before, else the default."""
-        found = value_at(self.config, path)
-        if found is None:
+        value = value_at(self.config, path)
+        if value is None:
             return default
-        return found
+        return value
 
     def drop(self, old: str, why: str) -> None:
         """Leaves out a key whose value does not change the learning, or which zoo determines by itself."""
@@ -82,12 +90,12 @@ class Draft:
 
     def finish(self, source: str) -> Conversion:
         """Returns the result. Raises: PartlyTranslatedError with all problems, one on each line."""
-        found = Conversion(self.config, self.became, self.left_out, source)
+        conversion = Conversion(self.config, self.became, self.left_out, source)
         if self.problems:
             error = PartlyTranslatedError(self.problems)
-            error.conversion = found
+            error.conversion = conversion
             raise error
-        return found
+        return conversion
 
 
 class KeyRow(NamedTuple):
@@ -105,61 +113,67 @@ class KeyRow(NamedTuple):
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: a remark on a value that is a default."""
-        if value is COMPUTED:
-            old = path
-        else:
+        old = path
+        if value is not COMPUTED:
             old = f'{path}={_short(value)}{origin}'
         try:
             new = self.read(value)
         except ValueError as error:
             draft.unreadable = True
-            if isinstance(value, Name) and 'number' in str(error):
-                draft.refuse(
-                    f'{path} is {value}, a name in the code, which cannot be read: {error}; give it a plain value.'
-                )
-            else:
-                draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
+            draft.refuse(_unreadable(path, value, error))
             return
         if self.kind == 'part':
             draft.given[path] = new
         elif self.kind == 'to':
             draft.put(self.here, new, old, self.note)
-        elif self.kind == 'out' or any(value == item and type(value) is type(item) for item in self.accepted):
-            draft.drop(old, self.note if self.kind == 'out' else 'that is how it is here')
+        elif self.kind == 'out':
+            draft.drop(old, self.note)
+        elif any(value == item and type(value) is type(item) for item in self.accepted):
+            draft.drop(old, 'that is how it is here')
         else:
             draft.refuse(f'{path} is {shown(value)}, which has no counterpart here: {self.note}.')
 
     def shown(self) -> str:
         """Returns the text of this row for a table of the docs."""
-        if self.kind in ('to', 'part'):
-            return ': '.join(filter(None, (f'`{self.here}`', '; '.join(filter(None, (self.note, self.page))))))
-        if self.kind == 'only' and not self.accepted:
-            return f'refused: {self.note}'
-        if self.kind == 'only':
-            return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
-        return self.note
+        match self.kind:
+            case 'out':
+                return self.note
+            case 'only' if self.accepted:
+                return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
+            case 'only':
+                return f'refused: {self.note}'
+        remarks = '; '.join(filter(None, (self.note, self.page)))
+        if remarks:
+            return f'`{self.here}`: {remarks}'
+        return f'`{self.here}`'
+
+
+def _unreadable(path: str, value: Any, error: ValueError) -> str:
+    if isinstance(value, Name) and 'number' in str(error):
+        return f'{path} is {value}, a name in the code, which cannot be read: {error}; give it a plain value.'
+    return f'{path} is {shown(value)}, which cannot be read: {error}; correct it.'
 
 
 def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], Any]) -> dict[str, KeyRow]:
     """Returns the rows of a table from a file, by dotted path. Args: readers: additional readers to those of READERS."""
-    found = {}
+    known_readers = {**READERS, **readers}
+    rows = {}
     for path, entry in table.items():
         kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
+        here = ''
+        note = entry.get('why', entry.get('note', ''))
         if kind == 'out':
             note = entry['out']
-        else:
-            note = entry.get('why', entry.get('note', ''))
-        here = ''
-        if kind in ('to', 'part'):
+        elif kind != 'only':
             here = entry[kind]
         value = entry.get('value', 'as it is')
-        accepted = tuple(entry.get('only', ()))
         if isinstance(value, list):
             read = _either(*value)
         else:
-            read = {**READERS, **readers}[value]
-        found[path] = KeyRow(kind, here, note, entry.get('page', ''), accepted, read)
-    return found
+            read = known_readers[value]
+        accepted = tuple(entry.get('only', ()))
+        rows[path] = KeyRow(kind, here=here, note=note, page=entry.get('page', ''), accepted=accepted, read=read)
+    return rows
 
 
 def _either(if_true: Any, if_false: Any) -> Callable[[Any], Any]:
@@ -171,38 +185,47 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
 
     Args: rows: by dotted path; 'a.b.*' is for all keys of a.b without a row of their own. who: name for messages: 'DI-engine'.
     """
-    for key, found in data.items():
-        where = join_path(path, str(key))
-        value = as_search(found)
-        has_inner = any(name.startswith(f'{where}.') for name in rows)
-        if where not in rows and has_inner and isinstance(value, Mapping):
-            translate(draft, rows, value, who, where)
-        elif isinstance(value, Search):
-            draft.refuse(_of_search(rows.get(where), where, value))
-        elif is_computed(value) and (has_inner or (where in rows and rows[where].kind != 'out')):
-            draft.refuse(f'{where} is worked out when the script runs; give it a plain value in the script.')
-        elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
-            row.apply(draft, where, value)
-        elif entry := look_up(where, inside=False):
-            draft.refuse(f'{where} is {shown(value)}: {entry.sentence()}')
+    for key, raw in data.items():
+        key_path = join_path(path, str(key))
+        value = as_search(raw)
+        row = rows.get(key_path)
+        has_inner = any(name.startswith(f'{key_path}.') for name in rows)
+        if row is None and has_inner and isinstance(value, Mapping):
+            translate(draft, rows, value, who, key_path)
+            continue
+        if isinstance(value, Search):
+            draft.refuse(_search_sentence(row, key_path, value))
+            continue
+        if is_computed(value) and (has_inner or (row is not None and row.kind != 'out')):
+            draft.refuse(f'{key_path} is worked out when the script runs; give it a plain value in the script.')
+            continue
+        if row is None and path:
+            row = rows.get(f'{path}.*')
+        if row is not None:
+            row.apply(draft, key_path, value)
         else:
-            draft.refuse(
-                f'{where} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
-            )
+            draft.refuse(_unknown_key(key_path, value, who))
 
 
-def _of_search(row: KeyRow | None, where: str, search: Search) -> str:
+def _unknown_key(path: str, value: object, who: str) -> str:
+    entry = look_up(path, inside=False)
+    if entry:
+        return f'{path} is {shown(value)}: {entry.sentence()}'
+    return f'{path} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
+
+
+def _search_sentence(row: KeyRow | None, path: str, search: Search) -> str:
     """Returns the sentence about a key for which a search chooses a value: how `zoo sweep` does it."""
-    asked = f'{where} is {search.call}, a space of values; give it one value'
+    request = f'{path} is {search.call}, a space of values; give it one value'
     if row is None or row.kind not in ('to', 'part'):
-        return f'{asked}.'
-    values = [str(row.read(value)) if row.kind == 'to' else str(value) for value in search.values]
-    inner = ','.join(values)
-    if search.kind == 'choice':
-        space = inner
-    else:
-        space = f'{search.kind}({inner})'
-    return f"{asked}, and try the others with zoo sweep CONFIG '{row.here}={space}'."
+        return f'{request}.'
+    values = search.values
+    if row.kind == 'to':
+        values = tuple(map(row.read, values))
+    space = ','.join(map(str, values))
+    if search.kind != 'choice':
+        space = f'{search.kind}({space})'
+    return f"{request}, and try the others with zoo sweep CONFIG '{row.here}={space}'."
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -221,8 +244,9 @@ def nearest_divisor(n: int, wanted: int, multiple: int = 1) -> int:
         return wanted
     n_part = n // multiple
     small = [d for d in range(1, int(n_part**0.5) + 1) if n_part % d == 0]
-    found = [d * multiple for d in [*small, *(n_part // d for d in small)]]
-    return min(found, key=lambda d: (max(d / wanted, wanted / d), -d))
+    large = [n_part // d for d in small]
+    divisors = [d * multiple for d in [*small, *large]]
+    return min(divisors, key=lambda d: (max(d / wanted, wanted / d), -d))
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:
@@ -233,7 +257,8 @@ def linear(value: Any, end: float = 0.0) -> dict[str, float]:
 def as_number(value: Any) -> float:
     """Converts a number or its text, such as '1e-3', to a float. Raises: ValueError."""
     with suppress(ValueError, TypeError, OverflowError):
-        if not isinstance(value, bool) and not math.isnan(number := float(value)):
+        number = float(value)
+        if not isinstance(value, bool) and not math.isnan(number):
             return number
     raise ValueError('it must be a number')
 
@@ -285,9 +310,8 @@ def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Returns a reader from a name, a class or its instance, in any case, to the entry of the name; ValueError for others."""
 
     def read(value: Any) -> Any:
-        if isinstance(value, str):
-            name = value
-        else:
+        name = value
+        if not isinstance(value, str):
             name = getattr(value, '__name__', type(value).__name__)
         name = name.rpartition('.')[2].lower()
         if name not in names:
@@ -313,12 +337,12 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _short(value: object) -> str:
-    name = getattr(value, '__name__', None) or (type(value).__name__ if callable(value) else None)
-    return name or shown(value, 100)
-
-
-EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
-"""Family -> one of its games. In rl-zoo3 a block with the name of a family is for all its games."""
+    name = getattr(value, '__name__', None)
+    if name:
+        return name
+    if callable(value):
+        return type(value).__name__
+    return shown(value, 100)
 
 
 def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
@@ -330,17 +354,16 @@ def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
     if not isinstance(name, str):
         draft.refuse(if_none)
         return
-    is_own = name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
-    if is_own:
-        game = None
-    else:
+    spec = gymnasium.registry.get(name)
+    game = None
+    if spec is None or 'ale_py' in str(spec.entry_point):  # an id that others registered is no game
         game = game_of(name)
     if name in EXAMPLES:
         note = f'it has many games: name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
         draft.put('env.id', name, old, note)
     elif game is None:
-        now, note = _registered(name)
-        draft.put('env.id', now, old, note)
+        registered, note = _registered(name)
+        draft.put('env.id', registered, old, note)
     elif game.is_ram:
         draft.refuse(f'{old}: {game.sentence()}')
     else:
@@ -358,15 +381,15 @@ def is_image_env(draft: Draft) -> bool:
 
 def _registered(name: str) -> tuple[str, str]:
     """Returns the id, or its newest registered version, and a note if the version changed or the id is unknown."""
-    found = [spec.id for spec in versions_of(name)]
-    if name in found or ':' in name:
+    versions = [spec.id for spec in versions_of(name)]
+    if name in versions or ':' in name:
         return name, ''
     package = package_of(name)
     if package is not None:
         return f'{package}:{name}', f'the package {package} registers it: {installed_by(package)}'
-    if not found:
+    if not versions:
         return name, 'gymnasium does not know it: import the package that registers it, zoo train --import'
-    return found[-1], f'the newest version; gymnasium has no {name}'
+    return versions[-1], f'the newest version; gymnasium has no {name}'
 
 
 def put_frame_stack(draft: Draft, n: object, old: str, is_filled: bool = True) -> None:
@@ -375,22 +398,18 @@ def put_frame_stack(draft: Draft, n: object, old: str, is_filled: bool = True) -
         draft.put('env.kwargs.frame_stack', n, old)
     elif n not in (None, 0, 1):
         note = 'an episode begins with zeros in the window'
-        there = ''
         if is_filled:
-            there = ', there with copies of its first frame'
-        draft.put('env.window', n, old, note + there)
+            note += ', there with copies of its first frame'
+        draft.put('env.window', n, old, note)
 
 
 def is_continuous(draft: Draft) -> bool | None:
     """Whether the env has real-valued actions; None if it is not one of gymnasium's own, or cannot be made."""
     spec = gymnasium.registry.get(str(draft.at('env.id')))
     if spec is None or not str(spec.entry_point).startswith('gymnasium.envs.'):
-        if is_image_env(draft):
-            return False
-        return None
-    with suppress(
-        gymnasium.error.Error, TypeError, ImportError
-    ):  # arguments that it does not take; a package is missing
+        return False if is_image_env(draft) else None
+    # arguments that it does not take; a package is missing
+    with suppress(gymnasium.error.Error, TypeError, ImportError):
         env = gymnasium.make(spec, **draft.at('env.kwargs', {}))
         env.close()
         return isinstance(env.action_space, gymnasium.spaces.Box)

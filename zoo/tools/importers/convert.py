@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,25 @@ from zoo.tools.importers.files import assigned, read_code, read_yaml
 from zoo.tools.importers.rllib import from_rllib, is_chain, is_rllib, settings_of
 from zoo.tools.importers.sb3 import from_sb3, is_sb3
 
+logger = logging.getLogger(__name__)
+SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
+OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
+OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
+OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
+"""Predicates that recognise a source in a syntax tree, a block of YAML or a dict; the first match counts."""
+PACKAGES = ('ding', 'dizoo', 'ditk', 'lzero')
+"""Packages that files of DI-engine import, and that a config does not need."""
+_told: set[str] = set()  # texts of the translations that were logged
+
 
 def is_zoo(data: Any) -> bool:
     """Whether a mapping is a config of zoo: it has a section env with the key id, or a section policy."""
-    env, policy = (data.get(name) if isinstance(data, Mapping) else None for name in ('env', 'policy'))
-    return (isinstance(env, Mapping) and 'id' in env) or (isinstance(policy, Mapping) and env is None)
+    if not isinstance(data, Mapping):
+        return False
+    env = data.get('env')
+    if env is None:
+        return isinstance(data.get('policy'), Mapping)
+    return isinstance(env, Mapping) and 'id' in env
 
 
 def how_to_convert(path: Path, shown: str) -> str:
@@ -35,41 +49,44 @@ def how_to_convert(path: Path, shown: str) -> str:
     Args: shown: the path as the user wrote it.
     """
     with suppress(ConfigError):
-        what, option = _library(path)
-        file = shlex.quote(shown)
-        if what:
-            return (
-                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {file}{option} -o config.yaml, '
-                'then zoo train config.yaml.'
-            )
+        kind, option = _library(path)
+        if kind:
+            command = f'zoo convert {shlex.quote(shown)}{option} -o config.yaml'
+            return f'{shown} is {kind}, not a config of zoo: translate it with {command}, then zoo train config.yaml.'
     return ''
 
 
 def _library(path: Path) -> tuple[str, str]:
     """Returns a description of the file, '' if unknown; and ' --name' with one of its configs, '' if it holds only one."""
     if path.suffix == '.py':
-        code = {'a script of CleanRL': is_script, 'code for RLlib': is_chain}
-        tree = read_code(path)
-        return next((what for what, is_of in code.items() if is_of(tree)), ''), ''
+        return _library_of_code(read_code(path)), ''
     data = read_yaml(path)
     if is_zoo(data):
         return '', ''
-    is_nested = bool(data) and all(isinstance(value, Mapping) for value in data.values())
-    if is_nested:
+    blocks = {'': data}
+    if _is_nested(data):
         blocks = {str(name): block for name, block in data.items()}
-    else:
-        blocks = {'': data}
-    for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
-        found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
-        if found:  # ids come first, because the block `atari` is for many games
-            return what, f' --name {shlex.quote(found[0])}' if len(blocks) > 1 else ''
+    for is_of_library, kind in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
+        names = [name for name, block in blocks.items() if is_of_library(block)]
+        names.sort(key=lambda name: '-v' not in name)  # ids come first, because the block `atari` is for many games
+        if names and len(blocks) > 1:
+            return kind, f' --name {shlex.quote(names[0])}'
+        if names:
+            return kind, ''
     return '', ''
 
 
-logger = logging.getLogger(__name__)
-PACKAGES = ('ding', 'dizoo', 'ditk', 'lzero')
-"""Packages that files of DI-engine import, and that a config does not need."""
-_told: set[str] = set()  # texts of the translations that were logged
+def _library_of_code(tree: ast.Module) -> str:
+    if is_script(tree):
+        return 'a script of CleanRL'
+    if is_chain(tree):
+        return 'code for RLlib'
+    return ''
+
+
+def _is_nested(data: Mapping[str, Any]) -> bool:
+    """Whether a YAML file holds named configs."""
+    return all(isinstance(value, Mapping) for value in data.values())
 
 
 def translated(main: Any, create: Any = None) -> dict[str, Any]:
@@ -79,9 +96,10 @@ def translated(main: Any, create: Any = None) -> dict[str, Any]:
     """
     conversion = from_pair(main, create)
     text = conversion.text()
-    for line in text.splitlines() if text not in _told else ():
-        logger.info('%s', line)
-    _told.add(text)
+    if text not in _told:
+        _told.add(text)
+        for line in text.splitlines():
+            logger.info('%s', line)
     return plain(conversion.config)
 
 
@@ -90,15 +108,16 @@ def pair_of(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
     create_config is None if the module has only a main_config of DI-engine.
     """
-    main, create = (variables.get(name) for name in ('main_config', 'create_config'))
-    if isinstance(variables.get('config'), dict):
-        main = variables['config']
-    if not isinstance(create, dict):
-        create = None
+    main = variables.get('config')
+    if not isinstance(main, dict):
+        main = variables.get('main_config')
     if not isinstance(main, dict):
         return None
-    if create is not None or is_main_config(main):
-        return (main, create)
+    create = variables.get('create_config')
+    if isinstance(create, dict):
+        return main, create
+    if is_main_config(main):
+        return main, None
     return None
 
 
@@ -121,14 +140,12 @@ def needs_di_engine(error: BaseException | None) -> bool:
 
 
 def _imports(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    else:
-        names = []
-    if isinstance(node, ast.ImportFrom):
-        names += [node.module or '']
-    else:
-        names += []
+    names: list[str] = []
+    match node:
+        case ast.Import():
+            names = [alias.name for alias in node.names]
+        case ast.ImportFrom():
+            names = [node.module or '']
     return any(name.partition('.')[0] in PACKAGES for name in names)
 
 
@@ -136,17 +153,10 @@ def check_pair(source: Any) -> tuple[Any, Any]:
     """Returns the two configs of a tuple or list. Raises: ConfigError if it is not a pair of dicts."""
     if len(source) == 2 and all(isinstance(item, dict) for item in source):
         return source[0], source[1]
-    what = ', '.join(type(item).__name__ for item in source)
+    types_ = ', '.join(type(item).__name__ for item in source)
     raise ConfigError(
-        f'a pair of configs is (main_config, create_config), two dicts, got ({what}); pass two dicts, or one config.'
+        f'a pair of configs is (main_config, create_config), two dicts, got ({types_}); pass two dicts, or one config.'
     )
-
-
-SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
-OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
-OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
-OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
-"""Predicates that recognise a source in a syntax tree, a block of YAML or a dict; the first match counts."""
 
 
 def convert(path_or_object: Any, source: str | None = None, name: str | None = None) -> Conversion:
@@ -165,11 +175,14 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
         conversion, how = _of_file(Path(path_or_object), source, name)
     else:
         conversion, how = _of_object(plain(path_or_object), source, name)
-    if source:
-        told = ''
-    else:
-        told = f' (recognised by {how})'
-    return conversion._replace(config=plain(conversion.config), source=conversion.source + told)
+    description = conversion.source
+    if source is None:
+        description += f' (recognised by {how})'
+    return conversion._replace(config=plain(conversion.config), source=description)
+
+
+def _recognised(config: Any, predicates: Mapping[str, Callable[[Any], bool]]) -> str | None:
+    return next((source for source, is_of_source in predicates.items() if is_of_source(config)), None)
 
 
 def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversion, str]:
@@ -182,7 +195,7 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     if path.suffix != '.py':
         raise ConfigError(f'{path} is neither a .py nor a .yaml file; give one.')
     tree = read_code(path)
-    match source or next((kind for kind, is_of in OF_CODE.items() if is_of(tree)), None):
+    match source or _recognised(tree, OF_CODE):
         case 'sb3':
             raise ConfigError(
                 f'{path} is code; of stable-baselines3 give a YAML file of rl-zoo3, or a dict of the arguments.'
@@ -209,32 +222,34 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     data = read_yaml(path)
     if source is None and is_zoo(data):
         raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {shlex.quote(str(path))}.')
-    is_nested = all(isinstance(value, Mapping) for value in data.values())
-    if is_nested:
-        blocks = {str(key): value for key, value in data.items()}
-    else:
-        blocks = {name or path.stem: data}
-    if is_nested and name is None and len(blocks) > 1:
-        names = ', '.join(list(blocks)[:12]) + (', ...' if len(blocks) > 12 else '')
-        raise ConfigError(f'{path} holds {len(blocks)} configs: {names}; choose one with --name.')
-    if name is not None and name not in blocks:
-        raise ConfigError(unknown_name('config', name, blocks, listed=f'in {path}'))
-    label = name or next(iter(blocks))
-    block = blocks[label]
-    match source or next((kind for kind, is_of in OF_SETTINGS.items() if is_of(block)), None):
+    block = data
+    label = name
+    if _is_nested(data):
+        label, block = _block(path, {str(key): value for key, value in data.items()}, name)
+    match source or _recognised(block, OF_SETTINGS):
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            if is_nested:
-                env = label
-            else:
-                env = name or block.get('env')
-            return from_sb3(block, env, path.stem), 'keys such as n_steps and n_timesteps'
+            return from_sb3(block, label or block.get('env'), path.stem), 'keys such as n_steps and n_timesteps'
         case 'di-engine' | 'cleanrl':
             raise ConfigError(f'{path} is YAML; the configs of {source} are .py files: give one.')
     raise ConfigError(
         f'{path} is not recognised as settings of rl-zoo3 or RLlib; say what it is with --from, one of {", ".join(SOURCES)}.'
     )
+
+
+def _block(path: Path, blocks: Mapping[str, Any], name: str | None) -> tuple[str, Any]:
+    """Returns the named config of a YAML file, or its only one. Raises: ConfigError."""
+    if name is not None:
+        if name not in blocks:
+            raise ConfigError(unknown_name('config', name, blocks, listed=f'in {path}'))
+        return name, blocks[name]
+    if len(blocks) > 1:
+        names = list(blocks)[:12]
+        if len(blocks) > 12:
+            names.append('...')
+        raise ConfigError(f'{path} holds {len(blocks)} configs: {", ".join(names)}; choose one with --name.')
+    return next(iter(blocks.items()))
 
 
 def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Conversion, str]:
@@ -246,7 +261,7 @@ def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Convers
         raise ConfigError(
             f'a config is a dict, a path or a pair of dicts, got {type(data).__name__}; pass one of those.'
         )
-    match source or next((kind for kind, is_of in OF_OBJECT.items() if is_of(data)), None):
+    match source or _recognised(data, OF_OBJECT):
         case 'di-engine':
             return from_pair(data), 'its keys'
         case 'rllib':

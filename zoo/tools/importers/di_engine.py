@@ -29,10 +29,19 @@ from zoo.tools.importers.conversion import (
 WHO = 'DI-engine'
 POLICIES = ('ppo', 'ppo_offpolicy', 'ppg', 'ppg_offpolicy')
 
+
+def stop_value(value: object) -> float | None:
+    """Converts a stop_value: 10^9 or more means that there is none. Raises: ValueError."""
+    number = number_or_none(value)
+    if number is not None and number < 1e9:
+        return number
+    return None
+
+
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
     TABLES['main_config'],
-    stop_value=lambda value: None if (number := number_or_none(value)) is None or number >= 1e9 else number,
+    stop_value=stop_value,
     value_norm=lambda value: value == 'baseline' or value,
     folder_name=lambda name: str(name).strip('/').replace('/', '_'),
 )
@@ -54,8 +63,7 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
-    # an EasyDict with a key such as 'items' lacks the method of this name
-    main = plain(main)
+    main = plain(main)  # an EasyDict with a key such as 'items' lacks the method of this name
     create = plain(create)
     if value_at(main, 'env.id') is not None:
         return _of_zoo(main, create or {})
@@ -81,16 +89,16 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
     draft = Draft()
     draft.config = copy.deepcopy(dict(main))
     translate(draft, CREATE_ROWS, create, f"{WHO}'s create_config")
-    mine = value_at(main, 'policy.type')
-    named = draft.given.get('policy.type')
-    if named is not None and mine not in (None, named):
+    main_type = value_at(main, 'policy.type')
+    create_type = draft.given.get('policy.type')
+    if create_type is not None and main_type not in (None, create_type):
         draft.refuse(
-            f'main_config.policy.type is {shown(mine)} but create_config.policy.type is {shown(named)}; '
+            f'main_config.policy.type is {shown(main_type)} but create_config.policy.type is {shown(create_type)}; '
             'write the same one twice, or leave create_config out.'
         )
-    elif named is not None:
-        named = str(named).removesuffix('_command')
-        draft.put('policy.type', named, f'create_config.policy.type={named}')
+    elif create_type is not None:
+        name = str(create_type).removesuffix('_command')
+        draft.put('policy.type', name, f'create_config.policy.type={name}')
     kind = draft.given.get('env.type')
     if kind is not None:
         draft.drop(f'create_config.env.type={kind!r}', f'main_config.env.id is {shown(main["env"]["id"])}')
@@ -100,19 +108,19 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
 
 def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | None) -> str:
     """Returns the policy that both configs name; '' if there is a problem, which the draft then has."""
-    said = {'create_config': value_at(create, 'policy.type'), 'main_config': value_at(main, 'policy.type')}
-    found = {name: value for name, value in said.items() if value is not None}
-    if not found:
+    create_type = value_at(create, 'policy.type')
+    main_type = value_at(main, 'policy.type')
+    kinds = {str(value).removesuffix('_command') for value in (create_type, main_type) if value is not None}
+    if not kinds:
         draft.refuse(
             "the config is DI-engine's main_config, which does not say what to train: pass (main_config, create_config), "
             'or add policy.type, one of ' + ', '.join(POLICIES) + '.'
         )
         return ''
-    kinds = {str(value).removesuffix('_command') for value in found.values()}
     if len(kinds) > 1:
         draft.refuse(
-            f'create_config.policy.type is {shown(said["create_config"])} but main_config.policy.type is '
-            f'{shown(said["main_config"])}; write the same one in both.'
+            f'create_config.policy.type is {shown(create_type)} but main_config.policy.type is {shown(main_type)}; '
+            'write the same one in both.'
         )
         return ''
     kind = kinds.pop()
@@ -126,19 +134,21 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         raise ConfigError(  # so have several agents
             'policy.multi_agent is True, but zoo trains one agent; several agents need one env that joins them.'
         )
-    on_policy = value_at(main, 'policy.on_policy')
+    _check_on_policy(draft, kind, value_at(main, 'policy.on_policy'))
+    return kind
+
+
+def _check_on_policy(draft: Draft, kind: str, on_policy: Any) -> None:
     if on_policy is not None and bool(on_policy) == kind.endswith('_offpolicy'):
+        other = f'{kind}_offpolicy'
         if on_policy:
             other = kind.removesuffix('_offpolicy')
-        else:
-            other = f'{kind}_offpolicy'
         draft.refuse(
             f'policy.on_policy is {on_policy} but create_config.policy.type is {kind!r}; write {other!r} there, or take '
             'on_policy out.'
         )
     elif on_policy is not None:
         draft.drop(f'policy.on_policy={on_policy}', f'policy.type={kind!r} says it')
-    return kind
 
 
 def _without_reward_model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,13 +156,19 @@ def _without_reward_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_reward_model(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
-    """Adds the problem that a reward model is; both configs have one section for it."""
-    found = [config['reward_model'] for config in (main, create) if config.get('reward_model')]
-    if found:
-        said = {key: value for each in found if isinstance(each, Mapping) for key, value in each.items()}
-        kind = str(said.get('type', 'trex' if 'min_snippet_length' in said else None))
-        why = TABLES['reward_models'].get(kind, TABLES['reward_models']['others'])
-        draft.refuse(f'reward_model.type is {kind!r}, which has no counterpart here: {why}.')
+    """Refuses a reward model; both configs may have a section for it."""
+    sections = [config['reward_model'] for config in (main, create) if config.get('reward_model')]
+    if not sections:
+        return
+    settings: dict[str, Any] = {}
+    for section in sections:
+        if isinstance(section, Mapping):
+            settings |= section
+    kind = str(settings.get('type'))
+    if 'type' not in settings and 'min_snippet_length' in settings:
+        kind = 'trex'
+    why = TABLES['reward_models'].get(kind, TABLES['reward_models']['others'])
+    draft.refuse(f'reward_model.type is {kind!r}, which has no counterpart here: {why}.')
 
 
 def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | None) -> None:
@@ -163,17 +179,22 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
             'the env is not named: create_config.env.type is missing; pass (main_config, create_config), or add env.env_id.'
         )
     elif name is None and not ENV_IDS.get(str(kind)):
+        why = 'is not known here'
         if str(kind) in ENV_IDS:
-            what = 'is that of many envs'
-        else:
-            what = 'is not known here'
+            why = 'is that of many envs'
         draft.refuse(
-            f"create_config.env.type is {shown(kind)}, which {what}; add env.env_id, e.g. 'HalfCheetah-v5' or the "
+            f"create_config.env.type is {shown(kind)}, which {why}; add env.env_id, e.g. 'HalfCheetah-v5' or the "
             "'module:function' that makes one env with gymnasium's interface."
         )
     else:
-        said = [f'env.{key}={value}' for key, value in (('type', kind), ('env_id', name)) if value is not None]
-        put_env(draft, str(name or ENV_IDS[str(kind)]), ', '.join(said))
+        keys = {'env.type': kind, 'env.env_id': name}
+        old = ', '.join(f'{key}={value}' for key, value in keys.items() if value is not None)
+        put_env(draft, str(name or ENV_IDS[str(kind)]), old)
+    _put_env_options(draft)
+
+
+def _put_env_options(draft: Draft) -> None:
+    """Sets the wrappers of the env, and how envs step together."""
     if draft.given.get('env.rew_clip'):
         value = [{'type': 'gymnasium.wrappers:ClipReward', 'min_reward': -10}]
         draft.put(
@@ -194,10 +215,15 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
 
 def _put_vectorization(draft: Draft) -> None:
     kind = draft.given.get('env_manager.type', draft.given.get('env.manager.type'))
-    if kind is not None and not is_image_env(draft):
-        draft.put('env.vectorization', 'sync' if kind == 'base' else 'async', f'env_manager.type={kind}')
-    elif kind is not None:
-        draft.drop(f'env_manager.type={kind}', 'the games of a family step together in their own vector env')
+    if kind is None:
+        return
+    old = f'env_manager.type={kind}'
+    if is_image_env(draft):
+        draft.drop(old, 'the games of a family step together in their own vector env')
+    elif kind == 'base':
+        draft.put('env.vectorization', 'sync', old)
+    else:
+        draft.put('env.vectorization', 'async', old)
 
 
 def put_rollout(draft: Draft, kind: str) -> None:
@@ -210,32 +236,16 @@ def put_rollout(draft: Draft, kind: str) -> None:
         draft.refuse('policy.collect.n_sample is missing; give the env steps of a rollout over all envs.')
         return
     n_sample = math.ceil(n / n_env) * n_env
-    if n == n_sample:
-        note = ''
-    else:
+    note = ''
+    if n != n_sample:
         note = f'the next multiple of {n_env} envs'
     draft.put('policy.collect.n_sample', n_sample, f'policy.collect.n_sample={n}', note)
     _put_rate(draft, kind, n_sample)
-    old = f'policy.learn.batch_size={batch}'
     if kind.endswith('_offpolicy'):
-        draft.put('policy.learn.batch_size', batch, old)
+        draft.put('policy.learn.batch_size', batch, f'policy.learn.batch_size={batch}')
         n_update = _put_buffer(draft, kind, n_sample, batch)
     else:
-        size = nearest_divisor(n_sample, batch)
-        why = f'a divisor of the rollout, {n_sample}; there the last minibatch overlaps another'
-        draft.put('policy.learn.batch_size', size, old, '' if size == batch else why)
-        if kind == 'ppg':
-            draft.put('policy.learn.aux_batch_size', size, old)
-        epochs = given.get('policy.learn.epoch_per_collect', 1)
-        # DI-engine's ppg counts a whole update as one
-        if kind == 'ppo':
-            n_update = epochs * math.ceil(n / batch)
-        else:
-            n_update = 1
-        why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
-        for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
-            if name in given:
-                draft.drop(f'{name}={shown(given[name], 40)}', why)
+        n_update = _put_minibatch(draft, kind, n_sample, batch)
     for old in TABLES['frequencies']:
         if given.get(old):
             n_step = max(1, round(given[old] * n_sample / n_update))
@@ -244,18 +254,39 @@ def put_rollout(draft: Draft, kind: str) -> None:
             )
 
 
+def _put_minibatch(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
+    """Sets the minibatches of an on-policy type. Returns: the gradient steps that DI-engine counts after each rollout."""
+    given = draft.given
+    old = f'policy.learn.batch_size={batch}'
+    size = nearest_divisor(n_sample, batch)
+    note = ''
+    if size != batch:
+        note = f'a divisor of the rollout, {n_sample}; there the last minibatch overlaps another'
+    draft.put('policy.learn.batch_size', size, old, note)
+    if kind == 'ppg':
+        draft.put('policy.learn.aux_batch_size', size, old)
+    why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
+    for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
+        if name in given:
+            draft.drop(f'{name}={shown(given[name], 40)}', why)
+    if kind == 'ppo':
+        n_epoch = given.get('policy.learn.epoch_per_collect', 1)
+        return n_epoch * math.ceil(given['policy.collect.n_sample'] / batch)
+    return 1  # DI-engine's ppg counts a whole update as one
+
+
 def _put_rate(draft: Draft, kind: str, n_sample: int) -> None:
     """Sets a learning rate that falls linearly over epoch_num updates, each after a rollout of n_sample env steps."""
-    said = draft.given.get('policy.learn.lr_scheduler')
-    if not said:
+    scheduler = draft.given.get('policy.learn.lr_scheduler')
+    if not scheduler:
         return
-    old = f'policy.learn.lr_scheduler={shown(said, 60)}'
+    old = f'policy.learn.lr_scheduler={shown(scheduler, 60)}'
     if kind != 'ppo':
         draft.drop(old, f'{kind} does not read it')
         return
     try:
-        n_update = as_size(said.get('epoch_num'))
-        ratio = as_number(said.get('min_lr_lambda'))
+        n_update = as_size(scheduler.get('epoch_num'))
+        ratio = as_number(scheduler.get('min_lr_lambda'))
     except ValueError as error:
         draft.refuse(f'{old} cannot be read: {error}; give epoch_num and min_lr_lambda.')
         return
@@ -268,48 +299,49 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     """Sets the section `buffer` of an off-policy type. Returns: the number of draws after each rollout."""
     given = draft.given
     n_update = given['policy.learn.update_per_collect']
-    said = given.get('policy.other.replay_buffer') or {}
+    settings = given.get('policy.other.replay_buffer') or {}
+    draw = {'n_sample': n_sample, 'batch': batch, 'n_update': n_update}
     if kind == 'ppo_offpolicy':
+        buffers = 'buffer'
         draft.put('buffer.type', 'replay')
-        _put_draw(draft, said, n_sample, batch, n_update, '', 10_000)
+        _put_draw(draft, settings, **draw, prefix='', default_size=10_000)
     else:
+        buffers = 'buffer.policy and buffer.value'
         draft.put('buffer.type', 'multi')
         draft.put('policy.learn.aux_batch_size', batch)
         for name in ('policy', 'value'):
-            _put_draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000)
+            _put_draw(draft, settings.get(name), **draw, prefix=f'{name}.', default_size=1000)
         draft.put('buffer.size', max(draft.at('buffer.policy.size'), draft.at('buffer.value.size')))
-    for key in said:
+    for key in settings:
         if key not in TABLES['replay_buffer']:
             draft.drop(f'policy.other.replay_buffer.{key}', 'threads, logs and checks of the buffer')
-    if kind == 'ppo_offpolicy':
-        where = 'buffer'
-    else:
-        where = 'buffer.policy and buffer.value'
-    for old, key, value in (('batch_size', 'n_sample', batch), ('update_per_collect', 'update_per_collect', n_update)):
-        draft.became.append((f'policy.learn.{old}={value}', f'{where}: {key}={value}'))
+    draft.became.append((f'policy.learn.batch_size={batch}', f'{buffers}: n_sample={batch}'))
+    draft.became.append((f'policy.learn.update_per_collect={n_update}', f'{buffers}: update_per_collect={n_update}'))
     return n_update
 
 
-def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> None:
+def _put_draw(
+    draft: Draft, settings: Any, n_sample: int, batch: int, n_update: int, prefix: str, default_size: int
+) -> None:
     """Sets the size of one buffer, and the draws from it."""
     path = f'policy.other.replay_buffer.{prefix}'
     here = f'buffer.{prefix}'
-    draft.put(f'{here}size', size)
+    draft.put(f'{here}size', default_size)
     try:
-        said = mapping(said)
-        asked = as_size(said.get('replay_buffer_size', size))
-        n_use, n_stale = (as_number(said.get(key) or math.inf) for key in ('max_use', 'max_staleness'))
+        settings = mapping(settings)
+        asked_size = as_size(settings.get('replay_buffer_size', default_size))
+        n_use = as_number(settings.get('max_use') or math.inf)
+        n_stale = as_number(settings.get('max_staleness') or math.inf)
     except ValueError as error:
-        draft.refuse(f'{path[:-1]} is {shown(said)}, which is not what it must be here: {error}; correct it.')
+        draft.refuse(f'{path[:-1]} is {shown(settings)}, which is not what it must be here: {error}; correct it.')
         return
     draft.put(f'{here}n_sample', batch)
     draft.put(f'{here}update_per_collect', n_update)
-    held = max(asked, n_sample, batch)
-    if held == asked:
-        note = ''
-    else:
+    size = max(asked_size, n_sample, batch)
+    note = ''
+    if size != asked_size:
         note = f'the least that holds a rollout, {n_sample}'
-    draft.put(f'{here}size', held, f'{path}replay_buffer_size={asked}', note)
+    draft.put(f'{here}size', size, f'{path}replay_buffer_size={asked_size}', note)
     if n_use < math.inf:
         draft.put(f'{here}max_use', int(n_use), f'{path}max_use={int(n_use)}')
     if n_stale < math.inf:
@@ -319,8 +351,8 @@ def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int,
 
 def put_network(draft: Draft, kind: str) -> None:
     """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
-    own = 'policy.model.'
-    given = {key.removeprefix(own): value for key, value in draft.given.items() if key.startswith(own)}
+    prefix = 'policy.model.'
+    given = {key.removeprefix(prefix): value for key, value in draft.given.items() if key.startswith(prefix)}
     sizes = given['encoder_hidden_size_list']
     obs_shape = given.get('obs_shape')
     of_images = is_image_env(draft) or (isinstance(obs_shape, list | tuple) and len(obs_shape) == 3)

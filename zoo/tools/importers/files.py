@@ -55,12 +55,11 @@ def as_search(value: Any) -> Any:
         return Search(f'choice({list(value.categories)})', 'choice', tuple(value.categories))
     if not hasattr(value, 'lower'):
         return COMPUTED
-    if type(value).__name__ == 'Integer':
-        kind = 'int'
-    else:
-        kind = 'uniform'
+    kind = 'uniform'
     if 'Log' in type(value.get_sampler()).__name__:
         kind = 'log'
+    elif type(value).__name__ == 'Integer':
+        kind = 'int'
     return _search(f'{kind}({value.lower}, {value.upper})', kind, [value.lower, value.upper])
 
 
@@ -71,7 +70,9 @@ def _search(call: str, kind: str, arguments: Sequence[Any]) -> Search:
             raise ValueError('choices are a list')
         return Search(call, kind, tuple(arguments[0]))
     low, high, *_ = arguments
-    return Search(call, kind, (low, high - 1 if kind == 'int' else high))  # there the end of integers is left out
+    if kind == 'int':
+        high -= 1  # there the end of integers is left out
+    return Search(call, kind, (low, high))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -132,13 +133,25 @@ def setting(node: ast.expr) -> Any:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]) if name in SEARCHES:
                 return _search(ast.unparse(node), SEARCHES[name], [literal(value) for value in node.args])
             case ast.Call(func=ast.Name(id='dict') | ast.Attribute(attr='overrides'), args=[]):
-                pairs: list[tuple[Any, ast.expr]] = [(word.arg, word.value) for word in node.keywords]
+                return _settings([(word.arg, word.value) for word in node.keywords])
             case ast.Dict():
-                pairs = [(key and literal(key), value) for key, value in zip(node.keys, node.values, strict=True)]
+                return _settings(
+                    [(key and literal(key), value) for key, value in zip(node.keys, node.values, strict=True)]
+                )
             case _:
                 return literal(node)
-        return {key or f'**{ast.unparse(value)}': setting(value) if key else COMPUTED for key, value in pairs}
     return COMPUTED
+
+
+def _settings(pairs: Iterable[tuple[Any, ast.expr]]) -> dict[Any, Any]:
+    """Returns the `setting` of each value by its key; a pair without a key is `**value`, whose keys are COMPUTED."""
+    settings: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key:
+            settings[key] = setting(value)
+        else:
+            settings[f'**{ast.unparse(value)}'] = COMPUTED
+    return settings
 
 
 def is_computed(value: Any) -> bool:
@@ -158,49 +171,51 @@ def literal_text(text: str) -> Any:
 
 def fields_of_class(tree: ast.Module, name: str) -> dict[str, ast.expr]:
     """Returns the default expression of each annotated field of the class `name` that has a default."""
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
-    found: dict[str, ast.expr] = {}
-    for item in (item for node in classes for item in node.body):
-        match item:
-            case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value):
-                found.setdefault(field, value)
-    return found
+    defaults: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.ClassDef) and node.name == name):
+            continue
+        for statement in node.body:
+            match statement:
+                case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value):
+                    defaults.setdefault(field, value)
+    return defaults
 
 
 def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
     """Returns the default expression of every `add_argument('--a-b', default=...)`, by 'a_b'."""
-    found: dict[str, ast.expr] = {}
+    defaults: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr='add_argument'), args=[ast.Constant(value=str(flag)), *_]):
                 for word in node.keywords:
                     if word.arg == 'default' and flag.startswith('--'):
-                        found.setdefault(flag.lstrip('-').replace('-', '_'), word.value)
-    return found
+                        defaults.setdefault(flag.lstrip('-').replace('-', '_'), word.value)
+    return defaults
 
 
 def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
     """Returns for each name its first `setting` that is not COMPUTED; COMPUTED if there is none."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in values:
-        if found.get(name, COMPUTED) is COMPUTED:
-            found[name] = setting(value)
-    return found
+        if settings.get(name, COMPUTED) is COMPUTED:
+            settings[name] = setting(value)
+    return settings
 
 
 def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Returns the `literals` of the arguments in calls of these methods. Args: methods: for each, its positional ones."""
-    found: list[tuple[str, ast.expr]] = []
+    arguments: list[tuple[str, ast.expr]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in methods:
-                found += zip(methods[name], node.args, strict=False)
-                named = [
-                    (word.arg or f'**{ast.unparse(word.value)}', word.value if word.arg else node)
-                    for word in node.keywords
-                ]
-                found += named
-    return literals(found)
+                arguments += zip(methods[name], node.args, strict=False)
+                for word in node.keywords:
+                    if word.arg:
+                        arguments.append((word.arg, word.value))
+                    else:  # the call itself, which is no literal: COMPUTED
+                        arguments.append((f'**{ast.unparse(word.value)}', node))
+    return literals(arguments)
 
 
 def assigned(tree: ast.Module, name: str) -> list[ast.expr]:

@@ -16,17 +16,17 @@ END = '<!-- end of tables -->'
 
 def tables() -> str:
     """Returns a table of each library's keys, and a table of all other names that error messages know."""
-    by_sentence: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}  # by sentence
     for name, entry in names().items():
-        by_sentence.setdefault(entry.sentence(), []).append(name)
-    rows = {'`, `'.join(same): sentence for sentence, same in by_sentence.items()}
+        names_of.setdefault(entry.sentence(), []).append(name)
+    rows = {'`, `'.join(same): sentence for sentence, same in names_of.items()}
     parts = [
         _table('DI-engine: main_config', di_engine.MAIN_ROWS),
         _table('DI-engine: create_config', di_engine.CREATE_ROWS),
         _pairs('DI-engine: policy.other.replay_buffer', 'key', 'here', _cells(di_engine.TABLES['replay_buffer'])),
         _pairs('DI-engine: env types', 'type', 'env', _cells(di_engine.ENV_IDS, empty='`env.env_id` names it')),
         _table('stable-baselines3 and rl-zoo3', sb3.ROWS),
-        *(_table(f'stable-baselines3: {name}', own) for name, own in sb3.OF_ALGORITHM.items() if own),
+        *(_table(f'stable-baselines3: {name}', key_rows) for name, key_rows in sb3.OF_ALGORITHM.items() if key_rows),
         _table('stable-baselines3: policy_kwargs', sb3.KWARGS_ROWS),
         _table('CleanRL', cleanrl.ROWS),
         _table('RLlib', rllib.ROWS),
@@ -46,7 +46,15 @@ def _table(title: str, rows: Mapping[str, KeyRow]) -> str:
 
 
 def _cells(names: Mapping[str, str], empty: str = '') -> dict[str, str]:
-    return {name: f'`{here}`' if here and ' ' not in here else here or empty for name, here in names.items()}
+    cells = {}
+    for name, here in names.items():
+        if not here:
+            cells[name] = empty
+        elif ' ' in here:
+            cells[name] = here
+        else:
+            cells[name] = f'`{here}`'
+    return cells
 
 
 def _pairs(title: str, left: str, right: str, rows: Mapping[str, str]) -> str:

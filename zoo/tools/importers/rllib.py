@@ -33,7 +33,9 @@ WHO = 'RLlib'
 
 
 def schedule(value: Any) -> Any:
-    """Converts a number, or [[env_step, value], ...] to a schedule of points. Raises: ValueError."""
+    """Converts a number, or [[env_step, value], ...] to a schedule of points; None for None. Raises: ValueError."""
+    if value is None:
+        return None
     if isinstance(value, list | tuple):
         if any(not isinstance(point, list | tuple) or len(point) != 2 for point in value):
             raise ValueError('a list must be of pairs [env_step, value]')
@@ -41,23 +43,28 @@ def schedule(value: Any) -> Any:
     return as_number(value)
 
 
+def size_or_none(value: Any) -> int | None:
+    """As `as_size`; None for None. Raises: ValueError."""
+    if value is None:
+        return None
+    return as_size(value)
+
+
 TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
 ROWS = rows_of(
     TABLES['keys'],
-    schedule=lambda value: None if value is None else schedule(value),
+    schedule=schedule,
     env_kwargs=lambda value: {'kwargs': mapping(value)},
-    size_or_none=lambda value: None if value is None else as_size(value),
+    size_or_none=size_or_none,
     wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
 )
 
 
 def is_rllib(block: Any) -> bool:
     """Whether a mapping has settings of RLlib's PPO."""
-    if isinstance(block, Mapping):
-        keys = set(block)
-    else:
-        keys = set()
-    return {'run', 'config'} <= keys or bool(keys.intersection(TABLES['marks']))
+    if not isinstance(block, Mapping):
+        return False
+    return {'run', 'config'} <= set(block) or any(key in block for key in TABLES['marks'])
 
 
 def from_rllib(settings: Any) -> Conversion:
@@ -70,24 +77,15 @@ def from_rllib(settings: Any) -> Conversion:
         data = _of_object(draft, settings)
     else:
         data = dict(settings)
-    if isinstance(data.get('config'), Mapping):
-        algorithm = data.pop('run', 'PPO')
-        if algorithm != 'PPO':
-            raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
-        data = {**data['config'], **{key: data[key] for key in ('env', 'stop') if key in data}}
-    if 'stop' in data and not isinstance(data['stop'], Mapping):
-        del data['stop']
-        draft.drop('stop', 'it cannot be read without running the code; set max_env_step')
-    if isinstance(data.get('stop'), Mapping):
-        data['stop'] = {key.rpartition('/')[2]: value for key, value in data['stop'].items()}
+    data = _without_run(data)
+    if 'stop' in data:
+        _read_stop(draft, data)
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
     if 'lambda_' in data:
-        given = {'lambda': data['lambda_'], **data}
-    else:
-        given = data
-    defaults(draft, ROWS, TABLES['defaults'], given, WHO)
+        data.setdefault('lambda', data['lambda_'])
+    defaults(draft, ROWS, TABLES['defaults'], data, WHO)
     name = draft.given.get('env')
     if isinstance(name, type):
         _put_kwargs(draft, name)
@@ -99,6 +97,29 @@ def from_rllib(settings: Any) -> Conversion:
         _put_losses(draft)
         _put_network(draft)
     return draft.finish("settings of RLlib's PPO")
+
+
+def _without_run(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a YAML file {run, env, stop, config} in one dict. Raises: ConfigError if it runs no PPO."""
+    if not isinstance(data.get('config'), Mapping):
+        return data
+    algorithm = data.get('run', 'PPO')
+    if algorithm != 'PPO':
+        raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
+    settings = dict(data['config'])
+    for key in ('env', 'stop'):
+        if key in data:
+            settings[key] = data[key]
+    return settings
+
+
+def _read_stop(draft: Draft, data: dict[str, Any]) -> None:
+    """Names criteria by the last part of their metric; leaves out criteria that only running the code gives."""
+    if isinstance(data['stop'], Mapping):
+        data['stop'] = {key.rpartition('/')[2]: value for key, value in data['stop'].items()}
+    else:
+        del data['stop']
+        draft.drop('stop', 'it cannot be read without running the code; set max_env_step')
 
 
 def is_complete(settings: object) -> bool:
@@ -114,14 +135,14 @@ def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
     Raises: ConfigError if it is the config of another algorithm.
     """
     usual: Mapping[str, Any] = {}
-    found = config
+    settings = config
     if not isinstance(config, Mapping):
-        found = config.to_dict()
+        settings = config.to_dict()
         usual = _usual_settings(config)
     known = ROWS.keys() - {'explore', 'framework'}
     data: dict[str, Any] = {}
-    for name in sorted(found, key=lambda name: name.startswith('_')):
-        value = found[name]
+    for name in sorted(settings, key=lambda name: name.startswith('_')):
+        value = settings[name]
         key = name.lstrip('_')
         is_given = value not in (None, {}) or (value is None and key in TABLES['none_counts'])
         if not is_given or _is_removed(value) or name in TABLES['models'] or key in TABLES['connectors_of']:
@@ -130,8 +151,8 @@ def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
         is_needed = key in known and ROWS[key].kind != 'out'
         if is_needed or (is_set and (key in known or not name.startswith('_'))):
             data[key] = value
-    data |= _connected(found)
-    data['model'] = _model_of_object(found, usual)
+    data |= _connected(settings)
+    data['model'] = _model_of_object(settings, usual)
     draft.drop('other keys of the PPOConfig', "they have RLlib's defaults, or say nothing about learning")
     return data
 
@@ -141,7 +162,7 @@ def _usual_settings(config: object) -> Mapping[str, Any]:
 
     Raises: ConfigError if the class is that of another algorithm.
     """
-    parents = [each.__name__ for each in type(config).__mro__]
+    parents = [parent.__name__ for parent in type(config).__mro__]
     if 'AlgorithmConfig' in parents and 'PPOConfig' not in parents:
         raise ConfigError(f'the config is a {parents[0]}: only PPO is translated; give a PPOConfig.')
     make = cast('Callable[[], Any]', type(config))
@@ -159,27 +180,27 @@ def _differs(value: object, usual: object) -> bool:
     return value is not usual and repr(value) != repr(usual)
 
 
-def _model_of_object(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def _model_of_object(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the network, of which those of `rl_module` replace those of `training`."""
     model: dict[str, Any] = {}
     for name in TABLES['models']:
-        own = found.get(name) or {}
-        common = usual.get(name) or {}
-        if not isinstance(own, Mapping):  # a DefaultModelConfig
-            common = vars(type(own)())
-            own = vars(own)
-        for key, value in own.items():
-            counts = f'model.{key}' in ROWS or (usual and _differs(value, common.get(key)))
+        section = settings.get(name) or {}
+        default_section = usual.get(name) or {}
+        if not isinstance(section, Mapping):  # a DefaultModelConfig
+            default_section = vars(type(section)())
+            section = vars(section)
+        for key, value in section.items():
+            counts = f'model.{key}' in ROWS or (usual and _differs(value, default_section.get(key)))
             if value and counts and not _is_removed(value):
                 model[key] = value
     return model
 
 
-def _connected(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that the connectors of an object stand for: the names in their code are looked at, it is not run."""
+def _connected(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that the connectors of an object replace: the names in their code are read, it is not run."""
     data: dict[str, Any] = {}
     for key in TABLES['connectors_of']:
-        connect = found.get(f'_{key}', found.get(key))
+        connect = settings.get(f'_{key}', settings.get(key))
         if connect is not None and not _is_removed(connect):
             data |= connectors(key, _names_in(getattr(connect, '__code__', None)) or {repr(connect)})
     return data
@@ -189,23 +210,24 @@ def _names_in(code: object) -> set[str]:
     """Returns the names that compiled code uses, functions in it included."""
     if not isinstance(code, types.CodeType):
         return set()
-    inner = (_names_in(each) for each in code.co_consts)
-    return {*code.co_names, *code.co_freevars}.union(*inner)
+    return {*code.co_names, *code.co_freevars}.union(*map(_names_in, code.co_consts))
 
 
 def connectors(key: str, words: set[str]) -> dict[str, Any]:
-    """Returns the settings that a function of connectors stands for, by the words in its code.
+    """Returns the settings that a function of connectors replaces, by the words in its code.
 
     Args: key: the argument of `env_runners` or `training` that names the function. It is a setting itself, with the unknown
     connectors, if there are any, or if no connector is known.
     """
-    known = TABLES['connectors']
-    found = words & known.keys()
-    unknown = sorted(word for word in words - found if word[:1].isupper())
-    data: dict[str, Any] = {name: value for word in sorted(found) for name, value in known[word].items()}
-    if found and not unknown:
-        return data
-    return {**data, key: Name(', '.join(unknown or sorted(words)) or 'a function')}
+    settings_of_connector = TABLES['connectors']
+    known = sorted(words & settings_of_connector.keys())
+    unknown = sorted(word for word in words.difference(known) if word[:1].isupper())
+    data: dict[str, Any] = {}
+    for word in known:
+        data |= settings_of_connector[word]
+    if unknown or not known:
+        data[key] = Name(', '.join(unknown or sorted(words)) or 'a function')
+    return data
 
 
 def _put_kwargs(draft: Draft, env: type) -> None:
@@ -228,13 +250,16 @@ def _first(draft: Draft, names: str, default: Any) -> tuple[str, Any]:
 
 
 def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
-    old, n_worker = _first(draft, 'num_workers num_rollout_workers num_env_runners', 2)
-    each, n_each = _first(draft, 'num_envs_per_worker num_envs_per_env_runner', 1)
-    n_env = max(1, n_worker) * n_each
-    draft.put('env.collector_env_num', n_env, f'{old}, {each}')
+    workers, n_worker = _first(draft, 'num_workers num_rollout_workers num_env_runners', 2)
+    envs, n_env_of_worker = _first(draft, 'num_envs_per_worker num_envs_per_env_runner', 1)
+    n_env = max(1, n_worker) * n_env_of_worker
+    draft.put('env.collector_env_num', n_env, f'{workers}, {envs}')
     old, n = _first(draft, 'train_batch_size_per_learner train_batch_size', 4000)
     n_sample = math.ceil(n / n_env) * n_env
-    draft.put('policy.collect.n_sample', n_sample, old, '' if n == n_sample else f'a multiple of {n_env} envs')
+    note = ''
+    if n != n_sample:
+        note = f'a multiple of {n_env} envs'
+    draft.put('policy.collect.n_sample', n_sample, old, note)
     _put_minibatch(draft, n_sample, n_sample // n_env)
     n_iter = draft.given.get('evaluation_interval')
     if n_iter:
@@ -263,14 +288,11 @@ def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
         old = 'minibatch_size=None'
         size = n_sample
     batch = nearest_divisor(n_sample, min(size, n_sample), n_seq)
-    if n_seq == 1:
-        whole = ''
-    else:
-        whole = f', in whole sequences of {n_seq}'
-    if batch == size:
-        note = ''
-    else:
-        note = f'a divisor of the rollout, {n_sample}{whole}'
+    note = ''
+    if batch != size:
+        note = f'a divisor of the rollout, {n_sample}'
+        if n_seq > 1:
+            note += f', in whole sequences of {n_seq}'
     draft.put('policy.learn.batch_size', batch, old, note)
 
 
@@ -282,19 +304,27 @@ def _put_losses(draft: Draft) -> None:
     limit = given['vf_clip_param']
     if limit is not None and math.isfinite(limit):
         draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
-    old, weight = _first(draft, 'kl_coeff', 0.2)
-    other, target = _first(draft, 'kl_target', 0.01)
+    old_weight, weight = _first(draft, 'kl_coeff', 0.2)
+    old_target, target = _first(draft, 'kl_target', 0.01)
     if given.get('use_kl_loss', True) and weight:
-        draft.put('policy.learn.penalties', [{'type': 'kl', 'weight': weight, 'target': target}], f'{old}, {other}')
-    norm = given.get('grad_clip')
-    how = given.get('grad_clip_by', 'global_norm')
-    draft.put('policy.learn.grad_clip', None if how == 'value' else norm, f'grad_clip={norm}, grad_clip_by={how}')
-    if how == 'value':
-        draft.put('policy.learn.grad_clip_value', norm, f'grad_clip={norm}, grad_clip_by={how}')
-    elif how == 'norm' and norm is not None:
-        draft.drop('grad_clip_by=norm', 'policy.learn.grad_clip limits the norm of all gradients together')
+        penalty = {'type': 'kl', 'weight': weight, 'target': target}
+        draft.put('policy.learn.penalties', [penalty], f'{old_weight}, {old_target}')
+    _put_grad_clip(draft)
     draft.put('policy.learn.adv_norm', 'batch', 'advantages normalised over the train batch')
     draft.put('policy.learn.adam_eps', 1e-8, "RLlib's Adam, with torch's epsilon")
+
+
+def _put_grad_clip(draft: Draft) -> None:
+    limit = draft.given.get('grad_clip')
+    how = draft.given.get('grad_clip_by', 'global_norm')
+    old = f'grad_clip={limit}, grad_clip_by={how}'
+    if how == 'value':
+        draft.put('policy.learn.grad_clip', None, old)
+        draft.put('policy.learn.grad_clip_value', limit, old)
+        return
+    draft.put('policy.learn.grad_clip', limit, old)
+    if how == 'norm' and limit is not None:
+        draft.drop('grad_clip_by=norm', 'policy.learn.grad_clip limits the norm of all gradients together')
 
 
 def _put_network(draft: Draft) -> None:
@@ -318,8 +348,8 @@ def _put_network(draft: Draft) -> None:
 def _put_actions(draft: Draft) -> None:
     """Sets the range of real-valued actions, and their deviation, which by RLlib's default depends on the observation."""
     old, is_normal = _first(draft, 'normalize_actions', True)
-    of_env = is_continuous(draft)
-    if of_env is not False:
+    has_real_actions = is_continuous(draft)
+    if has_real_actions is not False:
         draft.put('env.action_mode', 'rescale' if is_normal else 'clip', old)
     elif 'normalize_actions' in draft.given:
         draft.drop(old, 'the actions of this env have no range')
@@ -329,9 +359,9 @@ def _put_actions(draft: Draft) -> None:
         old += " (RLlib's default)"
     if is_free:
         draft.put('policy.model.state_dependent_std', False, 'model.free_log_std=True')
-    elif of_env:
+    elif has_real_actions:
         draft.put('policy.model.state_dependent_std', True, old)
-    elif of_env is None:
+    elif has_real_actions is None:
         draft.drop(old, 'for continuous actions set policy.model.state_dependent_std=true')
 
 
@@ -346,52 +376,65 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     COMPUTED replaces values that are not literals. `stop` has the criteria of RunConfig(stop=...) or tune.run(stop=...);
     None if they are not literals.
     """
-    found = keywords_of_calls(tree, TABLES['calls'])
-    found |= _connectors_in(tree, found)
-    found = {key: value for key, value in found.items() if not _is_removed(value)}
-    if 'model_config' in found:
-        model = found.pop('model_config')
-        own = keywords_of_calls(tree, {'DefaultModelConfig': ()})
-        if own:
-            found['model'] = {'vf_share_layers': True, **own}
-        else:
-            found['model'] = model
+    settings = keywords_of_calls(tree, TABLES['calls'])
+    settings |= _connectors_in(tree, settings)
+    settings = {key: value for key, value in settings.items() if not _is_removed(value)}
+    if 'model_config' in settings:
+        settings['model'] = settings.pop('model_config')
+        arguments = keywords_of_calls(tree, {'DefaultModelConfig': ()})
+        if arguments:
+            settings['model'] = {'vf_share_layers': True, **arguments}
     for value in map(setting, assigned(tree, 'config')):
         if isinstance(value, dict):
-            found = {**value, **found}
+            settings = {**value, **settings}
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]) if path := _path_in_config(target):
-                with suppress(TypeError, AttributeError):  # the path leads through a COMPUTED value
-                    put_at(found, path, setting(node.value))
-            case ast.Call(func=ast.Attribute(ast.Name('config'), 'update' | 'update_from_dict'), args=[given]):
-                if isinstance(value := setting(given), dict):
-                    found |= value
-                else:
-                    found |= {'config': COMPUTED}
-    for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
-        found.setdefault('stop', _criteria(tree, word.value))
-    return found
+            case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]):
+                _put_assigned(settings, target, node.value)
+            case ast.Call(func=ast.Attribute(ast.Name('config'), 'update' | 'update_from_dict'), args=[argument]):
+                value = setting(argument)
+                if not isinstance(value, dict):
+                    value = {'config': COMPUTED}
+                settings |= value
+    for keyword in _keywords_in(tree):
+        if keyword.arg == 'stop':
+            settings.setdefault('stop', _criteria(tree, keyword.value))
+    return settings
 
 
-def _connectors_in(tree: ast.Module, found: dict[str, Any]) -> dict[str, Any]:
-    """Takes the functions of connectors out of the arguments of a PPOConfig. Returns: the settings that they stand for."""
+def _put_assigned(settings: dict[str, Any], target: ast.expr, value: ast.expr) -> None:
+    """Puts the value that is assigned to a key or an attribute of `config`, if it is one."""
+    path = _path_in_config(target)
+    if path:
+        with suppress(TypeError, AttributeError):  # the path leads through a COMPUTED value
+            put_at(settings, path, setting(value))
+
+
+def _keywords_in(tree: ast.Module) -> list[ast.keyword]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
+
+
+def _connectors_in(tree: ast.Module, settings: dict[str, Any]) -> dict[str, Any]:
+    """Takes the functions of connectors out of the arguments of a PPOConfig. Returns: the settings that they replace."""
     data: dict[str, Any] = {}
-    for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword)):
-        key = word.arg or ''
-        if key in TABLES['connectors_of'] and found.pop(key, None) is not None:
-            data |= connectors(key, _words_of_function(tree, word.value))
+    for keyword in _keywords_in(tree):
+        key = keyword.arg or ''
+        if key in TABLES['connectors_of'] and settings.pop(key, None) is not None:
+            data |= connectors(key, words_of(_body_of_function(tree, keyword.value)))
     return data
 
 
-def _words_of_function(tree: ast.Module, node: ast.expr) -> set[str]:
-    """Returns the words of a lambda; of the name of a function, those of its body."""
-    name = ''
-    if isinstance(node, ast.Name):
-        name = node.id
-    bodies = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
-    inner = [item for body in bodies for item in body.body] or assigned(tree, name) or [node]
-    return words_of(ast.Module([ast.Expr(item) if isinstance(item, ast.expr) else item for item in inner], []))
+def _body_of_function(tree: ast.Module, node: ast.expr) -> ast.Module:
+    """Returns a lambda; for the name of a function, its body; for a variable, the expressions assigned to it."""
+    if not isinstance(node, ast.Name):
+        return ast.Module([ast.Expr(node)], [])
+    statements: list[ast.stmt] = []
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name == node.id:
+            statements += function.body
+    if not statements:
+        statements = [ast.Expr(value) for value in assigned(tree, node.id) or [node]]
+    return ast.Module(statements, [])
 
 
 def _path_in_config(node: ast.expr) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError
@@ -40,21 +40,19 @@ def schedule(value: Any) -> Any:
 
 def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
     """Returns the class name and the arguments of each wrapper. Raises: ValueError."""
-    found = []
-    if isinstance(value, str | Mapping):
-        items = [value]
-    else:
-        items = value
-    for item in items if isinstance(items, list) else [None]:
-        if isinstance(item, Mapping) and item:
-            name, options = next(iter(item.items()))
-        else:
-            name = item
-            options = None
-        if not isinstance(name, str) or '.' not in name:
-            raise ValueError('it must be the dotted name of a class, or {name: {its arguments}}, or a list of them')
-        found.append((name, mapping(options)))
-    return found
+    if isinstance(value, list):
+        return [_wrapper(item) for item in value]
+    return [_wrapper(value)]
+
+
+def _wrapper(item: Any) -> tuple[str, dict[str, Any]]:
+    name = item
+    options = None
+    if isinstance(item, Mapping) and item:
+        name, options = next(iter(item.items()))
+    if not isinstance(name, str) or '.' not in name:
+        raise ValueError('it must be the dotted name of a class, or {name: {its arguments}}, or a list of them')
+    return name, mapping(options)
 
 
 def _normalize(value: Any) -> dict[str, Any]:
@@ -65,25 +63,43 @@ def _normalize(value: Any) -> dict[str, Any]:
         if value:
             return {'norm_obs': True, 'norm_reward': True}
         return {}
-    found = {'norm_obs': True, 'norm_reward': True, **mapping(value)}
-    if 'gamma' in found:
-        return {**found, 'gamma': as_number(found['gamma'])}
-    return found
+    arguments = {'norm_obs': True, 'norm_reward': True, **mapping(value)}
+    if 'gamma' in arguments:
+        arguments['gamma'] = as_number(arguments['gamma'])
+    return arguments
 
 
-def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
-    """Returns the widths of the layers that actor and critic share (SB3 before 1.8), of the actor's and of the critic's."""
+class _Widths(NamedTuple):
+    """Widths of the layers that actor and critic share (SB3 before 1.8), of the actor's and of the critic's."""
+
+    shared: list[int]
+    actor: list[int]
+    critic: list[int]
+
+    @property
+    def text(self) -> str:
+        """The setting as text."""
+        return f'policy_kwargs.net_arch={self.shared or ""} pi={self.actor} vf={self.critic}'
+
+
+def _widths(value: Any) -> _Widths | None:
+    """Returns the widths of net_arch; None for None. Raises: ValueError."""
     if value is None:
         return None
+    items = [value]
     if isinstance(value, list | tuple):
-        items = value
-    else:
-        items = [value]
-    own = next((item for item in items if isinstance(item, Mapping)), None)
-    if own is None:
-        return [], sizes(value), sizes(value)
+        items = list(value)
+    separate = next((item for item in items if isinstance(item, Mapping)), None)
+    if separate is None:
+        return _Widths([], sizes(value), sizes(value))
     shared = sizes([item for item in items if not isinstance(item, Mapping)])
-    return shared, sizes(own.get('pi', [])), sizes(own.get('vf', []))
+    return _Widths(shared, sizes(separate.get('pi', [])), sizes(separate.get('vf', [])))
+
+
+def _betas(value: Any) -> list[float]:
+    if isinstance(value, list | tuple):
+        return [as_number(beta) for beta in value]
+    return [as_number(value)]
 
 
 TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
@@ -96,10 +112,8 @@ KWARGS_ROWS = rows_of(
     TABLES['policy_kwargs'],
     widths=_widths,
     optimizer=one_of(TABLES['optimizers']),
-    betas=lambda value: [as_number(x) for x in (value if isinstance(value, list | tuple) else [value])],
+    betas=_betas,
 )
-
-
 OTHERS: list[str] = TABLES['others']
 """Names of rl-zoo3's files for algorithms that are not translated."""
 
@@ -160,13 +174,12 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None, file: str = '') -
 
 
 def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
+    kwargs = value or {}
     with suppress(ValueError):
         if isinstance(value, str):
-            found = literal_text(value)
-        else:
-            found = value or {}
-        if isinstance(found, Mapping):
-            return dict(found)
+            kwargs = literal_text(value)
+        if isinstance(kwargs, Mapping):
+            return dict(kwargs)
     draft.refuse(f'policy_kwargs is {shown(value)}, which cannot be read; write dict(net_arch=[64, 64], ...).')
     return {}
 
@@ -186,9 +199,8 @@ def _put_batch(draft: Draft, kind: str) -> None:
         draft.put('policy.learn.sequence', {'len': n_seq}, 'RecurrentPPO', 'the steps of an env in a minibatch')
         whole = f', in whole sequences of {n_seq}'
     size = nearest_divisor(n, min(wanted, n), n_seq)
-    if size == wanted:
-        note = ''
-    else:
+    note = ''
+    if size != wanted:
         note = f'a divisor of the rollout, {n}{whole}; SB3 makes the last minibatch smaller'
     draft.put('policy.learn.batch_size', size, f'batch_size={wanted}', note)
 
@@ -197,27 +209,34 @@ def _put_env_parts(draft: Draft) -> None:
     given = draft.given
     if 'frame_stack' in given:
         put_frame_stack(draft, given['frame_stack'], f'frame_stack={given["frame_stack"]}', is_filled=False)
-    found: list[Any] = []
+    wrappers: list[Any] = []
     for name, options in given.get('env_wrapper', []):
         if name.endswith('AtariWrapper') and is_image_env(draft):
             draft.drop(f'env_wrapper {name}', "env.id 'atari' has what it does")
-            continue
-        *parts, last = name.split('.')
-        if parts[0] in ('gym', 'gymnasium'):
-            home = 'gymnasium.wrappers'
+        elif options:
+            wrappers.append({'type': _place(name), **options})
         else:
-            home = '.'.join(parts)
-        place = f'{home}:{TABLES["wrappers"].get(last, last)}'
-        found.append({'type': place, **options} if options else place)
-    if found:
-        draft.put('env.wrappers', found, 'env_wrapper', 'their packages must be installed')
+            wrappers.append(_place(name))
+    if wrappers:
+        draft.put('env.wrappers', wrappers, 'env_wrapper', 'their packages must be installed')
     for key, value in (given.get('normalize') or {}).items():
         if key in TABLES['normalize']:
-            draft.put(TABLES['normalize'][key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
+            new = value
+            if key != 'gamma':
+                new = bool(value)
+            draft.put(TABLES['normalize'][key], new, f'normalize: {key}={value}')
         elif key == 'clip_obs' and value != TABLES['normalize_fixed'][key]:
             _put_clip(draft, value)
         else:
             _refuse_normalize(draft, key, value)
+
+
+def _place(name: str) -> str:
+    """Returns the 'module:class' of a wrapper for its dotted name, with gymnasium's name for one of gym."""
+    home, _, last = name.rpartition('.')
+    if home.partition('.')[0] in ('gym', 'gymnasium'):
+        home = 'gymnasium.wrappers'
+    return f'{home}:{TABLES["wrappers"].get(last, last)}'
 
 
 def _put_clip(draft: Draft, value: object) -> None:
@@ -247,13 +266,7 @@ def _refuse_normalize(draft: Draft, key: str, value: object) -> None:
 def _put_policy(draft: Draft, kind: str) -> None:
     given = draft.given
     if kind == 'trpo':
-        draft.put('policy.learn.grad_clip', None, 'TRPO, which clips no gradients of the critic')
-        draft.put(
-            'policy.learn.adam_eps', 5e-6, "SB3's Adam, with epsilon 1e-5", 'half of it: the squared error is halved'
-        )
-        if draft.at('policy.learn.adv_norm') is not None:
-            is_normal = draft.at('policy.learn.adv_norm') != 'off'
-            draft.put('policy.learn.adv_norm', 'batch' if is_normal else 'off', f'normalize_advantage={is_normal}')
+        _put_trpo(draft)
     limit = given.get('clip_range_vf')
     if limit is not None:
         value = {'type': 'clip', 'range': limit}
@@ -262,14 +275,8 @@ def _put_policy(draft: Draft, kind: str) -> None:
     if kl is not None:
         draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
         draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
-    freq = given.get('sde_sample_freq')
-    if given.get('use_sde'):
-        draft.put('policy.model.distribution', 'gsde', 'use_sde=True')
-        if freq is not None and 0 < freq < 1e9:
-            draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
-    elif freq is not None:
-        draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
-    names = TABLES['policies']['ppo_lstm' if kind == 'ppo_lstm' else 'others']
+    _put_sde(draft)
+    names = TABLES['policies'].get(kind, TABLES['policies']['others'])
     if given.get('policy') not in (None, *names):
         draft.refuse(f'policy is {shown(given["policy"])}, which has no counterpart; use {", ".join(names)}.')
     of_images = str(given.get('policy')).startswith('Cnn')
@@ -284,9 +291,30 @@ def _put_policy(draft: Draft, kind: str) -> None:
         _put_layers(draft, widths, of_images)
 
 
-def _put_memory(draft: Draft, widths: tuple[list[int], list[int], list[int]] | None, of_images: bool) -> None:
+def _put_trpo(draft: Draft) -> None:
+    draft.put('policy.learn.grad_clip', None, 'TRPO, which clips no gradients of the critic')
+    draft.put('policy.learn.adam_eps', 5e-6, "SB3's Adam, with epsilon 1e-5", 'half of it: the squared error is halved')
+    norm = draft.at('policy.learn.adv_norm')
+    if norm == 'off':
+        draft.put('policy.learn.adv_norm', 'off', 'normalize_advantage=False')
+    elif norm is not None:
+        draft.put('policy.learn.adv_norm', 'batch', 'normalize_advantage=True')
+
+
+def _put_sde(draft: Draft) -> None:
+    """Sets exploration with state-dependent noise."""
+    freq = draft.given.get('sde_sample_freq')
+    if draft.given.get('use_sde'):
+        draft.put('policy.model.distribution', 'gsde', 'use_sde=True')
+        if freq is not None and 0 < freq < 1e9:
+            draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
+    elif freq is not None:
+        draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
+
+
+def _put_memory(draft: Draft, widths: _Widths | None, of_images: bool) -> None:
     """Sets the LSTMs of actor and critic, which see the observation or the features of an image; net_arch comes after them."""
-    given = {key.removeprefix('policy_kwargs.'): x for key, x in draft.given.items()}
+    given = {key.removeprefix('policy_kwargs.'): value for key, value in draft.given.items()}
     size = given.get('lstm_hidden_size', 256)
     n_layer = given.get('n_lstm_layers', 1)
     has_critic = bool(given.get('enable_critic_lstm', True))
@@ -296,16 +324,14 @@ def _put_memory(draft: Draft, widths: tuple[list[int], list[int], list[int]] | N
         draft.drop('a linear layer of the critic', 'with the next layer it is one linear layer')
     if not of_images and given.get('policy') != 'MultiInputLstmPolicy':
         draft.put('policy.model.encoder', 'flat', 'RecurrentPPO', 'the LSTM sees the observation itself')
-    if of_images:
-        usual = []
-    else:
-        usual = [64, 64]
-    shared, actor, critic = widths or ([], usual, usual)
-    old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
-    if shared:
-        draft.refuse(f'policy_kwargs.net_arch has shared layers, {shared}; give dict(pi=[..], vf=[..]).')
-    draft.put('policy.model.actor_head', list(actor), old)
-    draft.put('policy.model.critic_head', list(critic), old)
+    if widths is None and of_images:
+        widths = _Widths([], [], [])
+    elif widths is None:
+        widths = _Widths([], [64, 64], [64, 64])
+    if widths.shared:
+        draft.refuse(f'policy_kwargs.net_arch has shared layers, {widths.shared}; give dict(pi=[..], vf=[..]).')
+    draft.put('policy.model.actor_head', list(widths.actor), widths.text)
+    draft.put('policy.model.critic_head', list(widths.critic), widths.text)
 
 
 def _put_optimizer(draft: Draft, kind: str) -> None:
@@ -316,28 +342,29 @@ def _put_optimizer(draft: Draft, kind: str) -> None:
         value = {'type': 'rmsprop', 'alpha': 0.99, 'eps': eps}
         draft.put('policy.learn.optimizer', value, f'use_rms_prop=True, rms_prop_eps={eps}')
         return
-    found = {key: x for key, x in draft.given.items() if key.startswith(start)}
-    if found:
-        given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
-        kind = given.pop('optimizer_class', 'adam')
-        old = ', '.join(f'{key}={x}' for key, x in found.items())
-        is_adamw = kind == 'adam' and 'weight_decay' in given
+    settings = {key: value for key, value in draft.given.items() if key.startswith(start)}
+    if not settings:
+        return
+    old = ', '.join(f'{key}={value}' for key, value in settings.items())
+    options = {key.rpartition('.')[2]: value for key, value in settings.items() if value}  # no weight_decay of 0
+    optimizer = options.pop('optimizer_class', 'adam')
+    note = ''
+    if optimizer == 'adam' and 'weight_decay' in options:
+        optimizer = 'adamw'
         note = 'decays separately from the gradient'
-        value = {'type': 'adamw' if is_adamw else kind, **given}
-        draft.put('policy.learn.optimizer', value, old, note if is_adamw else '')
+    draft.put('policy.learn.optimizer', {'type': optimizer, **options}, old, note)
 
 
-def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]], of_images: bool) -> None:
+def _put_layers(draft: Draft, widths: _Widths, of_images: bool) -> None:
     """Sets the layers of actor and critic: an encoder each if their widths are equal, else heads on the observation."""
-    shared, actor, critic = widths
-    old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
-    if shared and not of_images:
-        draft.put('policy.model.hidden_sizes', shared, old)
+    old = widths.text
+    if widths.shared and not of_images:
+        draft.put('policy.model.hidden_sizes', widths.shared, old)
         draft.put('policy.model.shared_encoder', True, old)
-    elif actor == critic and actor and not of_images:
-        draft.put('policy.model.hidden_sizes', actor, old)
+    elif widths.actor and widths.actor == widths.critic and not of_images:
+        draft.put('policy.model.hidden_sizes', widths.actor, old)
         return
     elif not of_images:
         draft.put('policy.model.encoder', 'flat', old, 'actor and critic differ')
-    draft.put('policy.model.actor_head', actor, old)
-    draft.put('policy.model.critic_head', critic, old)
+    draft.put('policy.model.actor_head', widths.actor, old)
+    draft.put('policy.model.critic_head', widths.critic, old)
