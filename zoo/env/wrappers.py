@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -32,6 +32,13 @@ from zoo.env.errors import BrokenContractError, UnsupportedEnvError, raised_at, 
 from zoo.env.masks import WHAT, flat_mask, no_mask_error
 from zoo.env.validation import RAW_ERRORS, as_flag, check_obs
 
+OBS = 'obs'
+PREV_ACTION = 'prev_action'
+PREV_REWARD = 'prev_reward'
+MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
+Wrapper = str | dict[str, Any] | Callable[..., Any]
+"""'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
+
 
 class BinsEnv(gymnasium.ActionWrapper):
     """Takes MultiDiscrete actions in place of a Box: choice k of n is low + k / (n - 1) * (high - low).
@@ -54,7 +61,9 @@ class BinsEnv(gymnasium.ActionWrapper):
     def action(self, action: ArrayLike) -> np.ndarray:
         choice = np.reshape(action, (1, *self._values.shape[1:]))
         values = np.take_along_axis(self._values, choice, 0)[0]
-        return (np.rint(values) if self._dtype.kind in 'iu' else values).astype(self._dtype)
+        if self._dtype.kind in 'iu':
+            values = np.rint(values)
+        return values.astype(self._dtype)
 
 
 class WeightedRewardEnv(gymnasium.Wrapper):
@@ -66,18 +75,14 @@ class WeightedRewardEnv(gymnasium.Wrapper):
 
     def step(self, action: Action) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, rewards, terminated, truncated, info = self.env.step(action)
-        given = np.asarray(rewards)
-        if given.shape != self._weights.shape or given.dtype.kind not in 'biuf':
+        numbers = np.asarray(rewards)
+        if numbers.shape != self._weights.shape or numbers.dtype.kind not in 'biuf':
             n = len(self._weights)
             wanted = f'{n} numbers, one for each of env.reward_weights'
             raise BrokenContractError(
                 f'the reward is {show_value(rewards)}', wanted, 'set as many weights as it has numbers'
             )
-        return obs, float(given @ self._weights), terminated, truncated, info
-
-
-Wrapper = str | dict[str, Any] | Callable[..., Any]
-"""'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
+        return obs, float(numbers @ self._weights), terminated, truncated, info
 
 
 def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> Iterator[str]:
@@ -111,12 +116,19 @@ def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -
     return env
 
 
-def _load(item: Wrapper, path: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
-    """Of a wrapper: its name in messages, its class or function, and its arguments. Raises: ConfigError."""
+class _LoadedWrapper(NamedTuple):
+    """A wrapper of the config. place: its name in messages; make: its class or function."""
+
+    place: str
+    make: Callable[..., Any]
+    kwargs: dict[str, Any]
+
+
+def _load(item: Wrapper, path: str) -> _LoadedWrapper:
+    """The code of a wrapper, with its arguments checked. Raises: ConfigError."""
+    spec: dict[str, Any] = {'type': item}
     if isinstance(item, dict):
         spec = dict(item)
-    else:
-        spec = {'type': item}
     if 'type' not in spec:
         raise ConfigError(
             f"{path} has no type; write {{'type': 'module:Class', and its arguments}}, e.g. "
@@ -125,23 +137,22 @@ def _load(item: Wrapper, path: str) -> tuple[str, Callable[..., Any], dict[str, 
     named: str | Callable[..., Any] = spec.pop('type')
     if isinstance(named, str):
         make = _code(named, path)
+        place = f'{path} ({shown_name(named)})'
     else:
         make = named
-    place = f'{path} ({shown_name(named) if isinstance(named, str) else getattr(named, "__qualname__", repr(named))})'
+        place = f'{path} ({getattr(named, "__qualname__", repr(named))})'
     if not callable(make):
         raise ConfigError(f'{place} is {type(make).__name__}, which wraps nothing; name a class or function of an env.')
     if isinstance(make, type) and issubclass(make, gymnasium.vector.VectorEnv):
-        single = getattr(gymnasium.wrappers, make.__name__, None)
-        if single:
+        do = 'one of single envs'
+        if hasattr(gymnasium.wrappers, make.__name__):
             do = f"'gymnasium.wrappers:{make.__name__}'"
-        else:
-            do = 'one of single envs'
         raise ConfigError(
             f'{place} wraps whole vectors of envs, and env.wrappers are around each single env; use {do}.'
         )
     kwargs = {key: _argument(value, f'{path}.{key}') for key, value in spec.items()}
     _check_arguments(make, kwargs, place)
-    return place, make, kwargs
+    return _LoadedWrapper(place, make, kwargs)
 
 
 def _code(name: str, path: str) -> object:
@@ -197,15 +208,9 @@ def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: st
     try:
         signature.bind(None, **kwargs)
     except TypeError as error:
-        own = list(signature.parameters.values())[1:]
-        takes = ', '.join(str(p.replace(annotation=p.empty)) for p in own) or 'nothing else'
+        arguments = list(signature.parameters.values())[1:]
+        takes = ', '.join(str(p.replace(annotation=p.empty)) for p in arguments) or 'nothing else'
         raise ConfigError(f'{place} takes the env and {takes}: {error}; correct its arguments.') from error
-
-
-OBS = 'obs'
-PREV_ACTION = 'prev_action'
-PREV_REWARD = 'prev_reward'
-MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
 
 
 def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) -> gymnasium.Env:
@@ -217,7 +222,10 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
     if cfg.prev_action or cfg.prev_reward:
         env = PrevEnv(env, cfg.prev_action, cfg.prev_reward, name)
     if cfg.window is not None:
-        env = WindowEnv(env, cfg.window, name, keep=() if source == 'off' else (ACTION_MASK,))
+        keep: tuple[str, ...] = (ACTION_MASK,)
+        if source == 'off':
+            keep = ()
+        env = WindowEnv(env, cfg.window, name, keep)
     return env
 
 
@@ -228,10 +236,9 @@ class _EntriesEnv(gymnasium.Wrapper):
         super().__init__(env)
         space = env.observation_space
         self._is_dict = isinstance(space, gymnasium.spaces.Dict)
+        parts = {OBS: space}
         if isinstance(space, gymnasium.spaces.Dict):
             parts = dict(space.spaces)
-        else:
-            parts = {OBS: space}
         clash = [key for key in added if key in parts]
         if clash:
             raise UnsupportedEnvError(
@@ -262,10 +269,9 @@ class MaskEnv(_EntriesEnv):
         if self._n == 0:
             raise no_mask_error(name, self._space)
         self.source: Literal['info', 'method'] = source
+        self._method = None
         if source == 'method':
             self._method = mask_method(env)
-        else:
-            self._method = None
         if source == 'method' and self._method is None:
             raise UnsupportedEnvError(
                 f"env {name!r}: env.action_mask is 'method' but the env has no method action_masks; "
@@ -304,11 +310,9 @@ class PrevEnv(_EntriesEnv):
         _, self._space = env_spaces(env, name)
         self._action = action
         self._reward = reward
-        added: dict[str, gymnasium.Space]
+        added: dict[str, gymnasium.Space] = {}
         if action:
-            added = {PREV_ACTION: gymnasium_space(self._space)}
-        else:
-            added = {}
+            added[PREV_ACTION] = gymnasium_space(self._space)
         if reward:
             added[PREV_REWARD] = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
         super().__init__(env, added, name)
@@ -323,11 +327,11 @@ class PrevEnv(_EntriesEnv):
         return self._with(obs, self._added(sent, reward)), reward, terminated, truncated, info
 
     def _added(self, action: Action, reward: object) -> dict[str, Any]:
-        added = {}
+        added: dict[str, Any] = {}
         if self._action:
-            added = {PREV_ACTION: action}
+            added[PREV_ACTION] = action
         if self._reward:
-            return {**added, PREV_REWARD: np.asarray(reward, np.float32)}
+            added[PREV_REWARD] = np.asarray(reward, np.float32)
         return added
 
 
@@ -338,18 +342,19 @@ def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
     """
     if not isinstance(space, Dict):
         return of_leaf(space, *values)
-    columns = [value if space.is_tuple else [value[key] for key in space.spaces] for value in values]
-    parts = [_nested(part, of_leaf, *own) for part, *own in zip(space.spaces.values(), *columns, strict=True)]
     if space.is_tuple:
-        return tuple(parts)
-    return dict(zip(space.spaces, parts, strict=True))
+        columns = zip(space.spaces.values(), *values, strict=True)
+        return tuple(_nested(part, of_leaf, *of_part) for part, *of_part in columns)
+    return {key: _nested(part, of_leaf, *(value[key] for value in values)) for key, part in space.spaces.items()}
 
 
 def _zeros(space: Leaf) -> np.ndarray:
     """The value for no action: zeros, or the values of the space that are closest to them."""
     if isinstance(space, Box):
         return np.clip(0.0, space.low, space.high).astype(_dtype(space))
-    start = np.reshape(getattr(space, 'start', 0), space.shape if isinstance(space, MultiDiscrete) else ())
+    start = np.asarray(getattr(space, 'start', 0))
+    if isinstance(space, MultiDiscrete):
+        start = start.reshape(space.shape)
     return np.broadcast_to(start, space.shape).astype(_dtype(space))
 
 
@@ -366,11 +371,11 @@ class WindowEnv(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, n: int, name: str, keep: tuple[str, ...] = ()) -> None:
         super().__init__(env)
         space, _ = env_spaces(env, name)
+        parts = {OBS: space}
+        self._is_dict = False
         if isinstance(space, Dict) and not space.is_tuple:
             parts = dict(space.spaces)
-        else:
-            parts = {OBS: space}
-        self._is_dict = isinstance(space, Dict) and not space.is_tuple
+            self._is_dict = True
         self._n = n
         self._keep = [key for key in parts if key in keep and self._is_dict]
         self._parts = {key: part for key, part in parts.items() if key not in self._keep}
@@ -379,9 +384,10 @@ class WindowEnv(gymnasium.Wrapper):
                 f'env {name!r}: the observations have an entry {WINDOW_MASK!r} already, which env.window adds too; '
                 'rename theirs.'
             )
-        shown = {key: gymnasium_space(_windowed(part, n)) for key, part in self._parts.items()}
-        kept = {key: gymnasium_space(parts[key]) for key in self._keep}
-        self.observation_space = gymnasium.spaces.Dict({**shown, **kept, WINDOW_MASK: gymnasium.spaces.MultiBinary(n)})
+        spaces = {key: gymnasium_space(_windowed(part, n)) for key, part in self._parts.items()}
+        spaces |= {key: gymnasium_space(parts[key]) for key in self._keep}
+        spaces[WINDOW_MASK] = gymnasium.spaces.MultiBinary(n)
+        self.observation_space = gymnasium.spaces.Dict(spaces)
         self._before = {key: _nested(part, lambda leaf: _padding(leaf, n)) for key, part in self._parts.items()}
         self._seen: dict[str, Any] = self._before
         self._n_seen = 0
@@ -397,10 +403,8 @@ class WindowEnv(gymnasium.Wrapper):
         return self._shown(obs), reward, terminated, truncated, info
 
     def _shown(self, obs: object) -> dict[str, Any]:
-        entries: Any
-        if self._is_dict:
-            entries = obs
-        else:
+        entries: Any = obs
+        if not self._is_dict:
             entries = {OBS: obs}
         self._n_seen = min(self._n_seen + 1, self._n)
         try:
@@ -434,12 +438,13 @@ _WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
 def _padding(leaf: Leaf, n: int) -> np.ndarray:
     """The window of a leaf before an episode begins."""
     if isinstance(leaf, Box):
-        zero = np.zeros(leaf.shape, _dtype(leaf))
-    else:
-        zero = _zeros(leaf)
+        return np.zeros((n, *leaf.shape), _dtype(leaf))
+    first = _zeros(leaf)
     if isinstance(leaf, Discrete | MultiDiscrete):
-        zero = zero.astype(np.int64)  # an env may return plain ints, which need not fit in the space's own number type
-    return np.stack([zero] * n)
+        first = first.astype(
+            np.int64
+        )  # an env may return plain ints, which need not fit in the space's own number type
+    return np.stack([first] * n)
 
 
 def _pushed(leaf: Leaf, seen: np.ndarray, obs: ArrayLike) -> np.ndarray:
