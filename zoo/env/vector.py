@@ -126,7 +126,10 @@ class VectorEnv(AnyVectorEnv):
         seeds = child_seeds(seed, self._first, self.n_env)
         self._place.step = 0
         try:
-            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
+            if self._one_seed:
+                obs, info = self.reset_envs('reset', seed=seeds[0])
+            else:
+                obs, info = self.reset_envs('reset', seed=seeds)
             if self._refuses_masks and ACTION_MASK in info:
                 raise lost_mask_error(self.name, 'reset')
         except STOPS:
@@ -264,7 +267,9 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
 def copied_index(action: Tensor) -> np.ndarray:
     """Copies actions [B] of a Discrete space of int64 that starts at 0; a copy, since the policy overwrites them in the next step."""
     array = action.numpy(force=True)
-    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # floats stay: an env may refuse them
+    if array.dtype.kind == 'f':  # an env may refuse them
+        return array.copy()
+    return array.astype(np.int64)
 
 
 class QuickDiscrete(gymnasium.spaces.Discrete):

@@ -80,7 +80,9 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        kwargs = {'seed': None if seed is None else np.asarray(seed), 'options': options}
+        kwargs: dict[str, Any] = {'seed': seed, 'options': options}
+        if seed is not None:
+            kwargs['seed'] = np.asarray(seed)
         obs, info = self._env.reset(**kwargs)
         if self._screen is not None:
             self._picture = self._screen.reset(**kwargs)[0][:, -1]
@@ -112,7 +114,9 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
                 final[over] = info['final_obs'][over]
             info = {**info, 'final_obs': final}
             terminated = terminated | lost
-        return obs, np.sign(reward) if self._clip_reward else reward, terminated, truncated, info
+        if self._clip_reward:
+            reward = np.sign(reward)
+        return obs, reward, terminated, truncated, info
 
     def render(self) -> Any:
         """The screens of the games, [B, 210, 160, 3] of bytes, as they are after the last step and its resets."""
@@ -155,7 +159,9 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     ale_py = import_extra('ale_py', EXTRA, request.name)
     vector_env = import_extra('ale_py.vector_env', EXTRA, request.name)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no greeting on stderr
-    n_step = request.max_episode_steps
+    max_frames = MAX_FRAMES
+    if request.max_episode_steps is not None:
+        max_frames = request.max_episode_steps * options.frame_skip
     size = options.screen_size
     rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
     make = partial(
@@ -167,7 +173,7 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
         repeat_action_probability=options.repeat_action_probability,
         use_fire_reset=options.fire_reset,
         full_action_space=options.full_action_space,
-        max_num_frames_per_episode=MAX_FRAMES if n_step is None else n_step * options.frame_skip,
+        max_num_frames_per_episode=max_frames,
         num_threads=options.num_threads,
         episodic_life=False,
         reward_clipping=False,

@@ -12,7 +12,8 @@ import importlib.util
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -56,6 +57,14 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 RANGE_OF_TYPE: dict[type, tuple[float, float]] = {int: (-INT_MAX - 1, INT_MAX), float: (-math.inf, math.inf)}
 TRAINING_ONLY = ('episodic_life', 'reward_clip')  # options of Atari games
+# Categories of a cell of the view: object (unseen, empty, wall, floor, door, key, ball, box, goal, lava, agent),
+# its colour (red, green, blue, purple, yellow, grey), its state (open, closed, locked).
+N_KIND = (11, 6, 3)
+N_DIRECTION = 4
+GRID_KEYS = {'image', 'direction', 'mission'}
+PROCGEN_EXTRA = 'procgen'
+QT_LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their dependence
+logger = logging.getLogger(__name__)
 
 
 class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
@@ -100,7 +109,9 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None or self._pool is None:
             self._pool = None  # ends its threads before new ones start
-            self._pool = self._make(seed=[0] * self.num_envs if seed is None else seed)
+            if seed is None:
+                seed = [0] * self.num_envs
+            self._pool = self._make(seed=seed)
         self._n_step = 0
         obs, info = _quietly(self._pool.reset)  # the first call makes its spaces
         if isinstance(self._encode, MiniGridEncoder):
@@ -118,7 +129,9 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self._n_step += 1
         self._check(actions, self._n_step)
         is_choice = isinstance(self.single_action_space, gymnasium.spaces.MultiDiscrete)
-        self._pool.send(actions.astype(self._action_dtype) if is_choice else actions)
+        if is_choice:
+            actions = actions.astype(self._action_dtype)
+        self._pool.send(actions)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self._pool.recv()
@@ -227,9 +240,9 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError) as error:
         if not options:
             raise
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise EnvKwargsError(
-            f'env.kwargs is {dict(options)} but envpool cannot make {name} with it ({said}); correct it, '
+            f'env.kwargs is {dict(options)} but envpool cannot make {name} with it ({reason}); correct it, '
             'or leave out what envpool refuses.'
         ) from error
 
@@ -244,7 +257,9 @@ def _fps(config: object) -> float | None:
 
 
 def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    takes = [key for key in (COMMON if GRID_OPTION in defaults else defaults) if key not in NOT_KWARGS]
+    takes = [key for key in defaults if key not in NOT_KWARGS]
+    if GRID_OPTION in defaults:
+        takes = list(COMMON)
     raise_kwargs_error(name, [key for key in options if key not in takes], [], takes)
     for key, value in options.items():
         kind = type(defaults[key])
@@ -264,18 +279,24 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], Any]]:
     """The observation space for zoo, and a function that converts observations to it."""
-    parts = {}
-    if isinstance(space, gymnasium.spaces.Dict):
-        parts = space.spaces
-    if isinstance(space, gymnasium.spaces.Dict) and set(parts) == GRID_KEYS:
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return _with_true_bounds(space), np.asarray
+    if set(space.spaces) == GRID_KEYS:
         encoder = MiniGridEncoder(space, name)
         return encoder.space, encoder
-    if parts and all(map(_is_vector, parts.values())):
-        size = sum(int(np.prod(part.shape or ())) for part in parts.values())
-        return _unbounded((size,)), lambda obs: np.concatenate(
-            [obs[key].reshape(len(obs[key]), -1) for key in parts], 1
-        )
-    return _with_true_bounds(space), (lambda obs: obs) if parts else np.asarray
+    if not all(map(_is_vector, space.spaces.values())):
+        return _with_true_bounds(space), _unchanged
+    size = sum(int(np.prod(part.shape or ())) for part in space.spaces.values())
+    return _unbounded((size,)), partial(_joined, tuple(space.spaces))
+
+
+def _unchanged(obs: Any) -> Any:
+    return obs
+
+
+def _joined(keys: Sequence[str], obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The vectors of the entries in one array [B, n]."""
+    return np.concatenate([obs[key].reshape(len(obs[key]), -1) for key in keys], 1)
 
 
 def _with_true_bounds(space: gymnasium.Space) -> gymnasium.Space:
@@ -310,14 +331,6 @@ def _quietly(call: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', UserWarning)
         return call()
-
-
-# Categories of a cell of the view: object (unseen, empty, wall, floor, door, key, ball, box, goal, lava, agent),
-# its colour (red, green, blue, purple, yellow, grey), its state (open, closed, locked).
-N_KIND = (11, 6, 3)
-N_DIRECTION = 4
-GRID_KEYS = {'image', 'direction', 'mission'}
-logger = logging.getLogger(__name__)
 
 
 class MiniGridEncoder:
@@ -357,19 +370,16 @@ class MiniGridEncoder:
             )
 
 
-PROCGEN_EXTRA = 'procgen'
-QT_LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their dependence
-
-
 def load_qt(name: str) -> None:
     """Loads the libraries of the wheel PyQt5-Qt5 (LGPL-3), so that later loads by name find them.
 
     Raises: MissingExtraError if the wheel is not installed, or if a system library that it needs is missing.
     """
     spec = importlib.util.find_spec('PyQt5')
-    folders = []
-    if spec:
-        folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())]
+    places: Iterable[str] = ()
+    if spec is not None and spec.submodule_search_locations is not None:
+        places = spec.submodule_search_locations
+    folders = [Path(place) / 'Qt5' / 'lib' for place in places]
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:
         raise MissingExtraError(missing_extra(f'env {name!r}', PROCGEN_EXTRA))

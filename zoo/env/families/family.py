@@ -46,16 +46,17 @@ class EnvFamily:
 
     def check_game(self, env_id: str, game: str | None) -> None:
         """Checks env.game. Raises: UnknownEnvError with the closest games if it is unknown; exceptions of `games`."""
-        if self.games is None or game in (known := self.games()):
+        if self.games is None:
+            return
+        known = self.games()
+        if game in known:
             return
         hint = did_you_mean(game or '', known, end=' ')
-        if len(known) <= MAX_LISTED:
-            listed = ', '.join(known)
-        else:
+        listed = ', '.join(known)
+        if len(known) > MAX_LISTED:
             listed = f'{", ".join(known[:3])} and {len(known) - 3} more'
-        if game is None:
-            got = 'env.game is missing'
-        else:
+        got = 'env.game is missing'
+        if game is not None:
             got = f'unknown game {game!r}'
         raise UnknownEnvError(f'{got}: {hint}env {env_id!r} has {listed}; set env.game to one of them.')
 

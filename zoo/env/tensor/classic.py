@@ -14,7 +14,9 @@ from zoo.env.tensor.program import TENSOR_ENV_REGISTRY, TensorEnv
 
 def _box(*high: float, low: tuple[float, ...] | None = None) -> Box:
     top = np.array(high, dtype=np.float32)
-    return Box(-top if low is None else np.array(low, dtype=np.float32), top)
+    if low is None:
+        return Box(-top, top)
+    return Box(np.array(low, dtype=np.float32), top)
 
 
 def _wrap(angle: Tensor) -> Tensor:
@@ -67,7 +69,9 @@ class CartPole(TensorEnv):
         speed_rate = torch.addcmul(pull, spin_rate, cos, value=-self._lever)
         state = torch.add(state, torch.stack((speed, speed_rate, spin, spin_rate), 1), alpha=self.dt)
         fell = (state.abs() > self._bound).any(1)
-        return state, -fell.float() if self._sutton_barto_reward else torch.ones_like(speed), fell
+        if self._sutton_barto_reward:
+            return state, -fell.float(), fell
+        return state, torch.ones_like(speed), fell
 
 
 @TENSOR_ENV_REGISTRY.register('Pendulum-v1')

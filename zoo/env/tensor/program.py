@@ -226,13 +226,12 @@ class StepProgram:
             self._check(what, obs, (n, *space.shape), self._dtypes[path])
             return obs
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
+            got = f'is {_form(obs)}'
             if isinstance(obs, dict):
                 got = f'has the entries {", ".join(map(str, obs))}'
-            else:
-                got = f'is {_form(obs)}'
             wanted = f'a dict with {", ".join(space.spaces)}'
             raise BrokenContractError(f'{what} {got}', wanted, 'return what obs_space says')
-        return {name: self._observed(each, obs[name], n, (*path, name)) for name, each in space.spaces.items()}
+        return {name: self._observed(part, obs[name], n, (*path, name)) for name, part in space.spaces.items()}
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
         if (
@@ -316,7 +315,9 @@ def state_leaves(state: State) -> list[Tensor]:
     """The tensors of a state, in order."""
     if isinstance(state, Tensor):
         return [state]
-    return list(state.values() if isinstance(state, dict) else state)
+    if isinstance(state, dict):
+        return list(state.values())
+    return list(state)
 
 
 def rebuild(like: State, tensors: Sequence[Tensor]) -> State:

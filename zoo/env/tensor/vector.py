@@ -76,30 +76,19 @@ class TensorVectorEnv(AnyVectorEnv):
         self._first = first
         self._place = Place(name)
         self.request_infos(cfg.info_columns)
-        if cfg.ends != EndsConfig():
-            raise UnsupportedEnvError(
-                f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
-                'step, or leave env.ends out.'
-            )
-        if cfg.drop_obs:
-            raise UnsupportedEnvError(
-                f'env.drop_obs is set but {name!r} is a tensor program, whose observations are taken whole; let the networks '
-                'see a part of them by policy.model.actor_obs and critic_obs.'
-            )
+        _check_config(cfg, name)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
-        if cfg.max_episode_steps is None:
+        limit = cfg.max_episode_steps
+        if limit is None:
             limit = env.max_episode_steps
-        else:
-            limit = cfg.max_episode_steps
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
         self.run: StepProgram | CompiledProgram = self.program
         self._generator = torch.Generator(self.device)
+        n_row = BLOCK_ROWS_GPU
         if self.device.type == 'cpu':
             n_row = BLOCK_ROWS
-        else:
-            n_row = BLOCK_ROWS_GPU
         self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
         self._action_shape: tuple[int, ...] = (n_env,)
         if not isinstance(action_space, Discrete):
@@ -319,6 +308,20 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
     _check_mask_space(env, name, action_mask)
     assert isinstance(env.action_space, Leaf)
     return env.obs_space, env.action_space
+
+
+def _check_config(cfg: EnvConfig, name: str) -> None:
+    """Raises: UnsupportedEnvError for settings that need more than a tensor program gives."""
+    if cfg.ends != EndsConfig():
+        raise UnsupportedEnvError(
+            f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
+            'step, or leave env.ends out.'
+        )
+    if cfg.drop_obs:
+        raise UnsupportedEnvError(
+            f'env.drop_obs is set but {name!r} is a tensor program, whose observations are taken whole; let the networks '
+            'see a part of them by policy.model.actor_obs and critic_obs.'
+        )
 
 
 def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:

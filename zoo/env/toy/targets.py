@@ -23,6 +23,10 @@ from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.masks import choice_slices
 
 IMAGE = 40  # pixels; a Nature CNN needs 36
+WIDTH = 7  # of MiniGrid's view, in cells
+SEEN = 3  # width of NarrowView, in cells
+N_CELL = sum(N_KIND)  # numbers for each cell
+N_ACTION = 3  # turn left, turn right, go forward: the first of MiniGrid's
 Scale = tuple[np.ndarray, np.ndarray] | None  # of a Box: middle and half width of each dimension
 ACTION_SPACES: dict[str, Callable[[], gymnasium.Space]] = {
     'discrete': lambda: Discrete(4),
@@ -81,7 +85,7 @@ class Target:
         self.choices = choice_slices(self._space)
         self.n_mask = mask_size(self._space)
         self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
-        self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
+        self._scales = [_middle_and_half(leaf) for leaf in self._leaves]
         self._places = _slices(map(_size, self._leaves))
         self._bits = _slices(map(mask_size, self._leaves))
         self.size = self._places[-1].stop
@@ -94,9 +98,8 @@ class Target:
         parts = []
         for leaf, scale, bits in zip(self._leaves, self._scales, self._bits, strict=True):
             n = bits.stop - bits.start
-            if mask is None:
-                legal = np.ones(n, bool)
-            else:
+            legal = np.ones(n, bool)
+            if mask is not None:
                 legal = mask[bits]
             for choice in choice_slices(leaf):
                 taken = int(rng.choice(np.flatnonzero(legal[choice])))
@@ -106,7 +109,9 @@ class Target:
             elif isinstance(leaf, plain.Box) and scale is not None:
                 middle, half = scale
                 number = rng.uniform(-0.8, 0.8, _size(leaf))
-                parts.append((np.round(number * half + middle) - middle) / half if leaf.dtype[0] != 'f' else number)
+                if leaf.dtype[0] != 'f':  # an integer
+                    number = (np.round(number * half + middle) - middle) / half
+                parts.append(number)
         return np.concatenate(parts).astype(np.float32)
 
     def score(self, action: Action, target: np.ndarray) -> float:
@@ -150,15 +155,19 @@ def _taken(leaf: plain.Leaf, action: Any) -> np.ndarray:
 def _parts(space: plain.Space, action: Any) -> list[Any]:
     if not isinstance(space, plain.Dict):
         return [action]
-    if space.is_tuple:
-        entries = action
-    else:
+    entries = action
+    if not space.is_tuple:
         entries = [action[name] for name in space.spaces]
-    return [part for each, x in zip(space.spaces.values(), entries, strict=True) for part in _parts(each, x)]
+    parts: list[Any] = []
+    for part, entry in zip(space.spaces.values(), entries, strict=True):
+        parts += _parts(part, entry)
+    return parts
 
 
-def _middle_and_half(leaf: plain.Box) -> Scale:
-    """Middle and half width of each dimension; 0 and 1 where it is not bounded on both sides."""
+def _middle_and_half(leaf: plain.Leaf) -> Scale:
+    """Middle and half width of each dimension of a Box, 0 and 1 where it is not bounded on both sides; None for others."""
+    if not isinstance(leaf, plain.Box):
+        return None
     bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
     low = np.where(bounded, leaf.low, -1.0).ravel()
     high = np.where(bounded, leaf.high, 1.0).ravel()
@@ -205,7 +214,10 @@ class AnySpace(gymnasium.Env):
         return self._shown(), {}
 
     def step(self, action: Action) -> tuple[Any, float, bool, bool, dict]:
-        if not self.action_space.contains(np.asarray(action) if isinstance(action, np.generic) else action):
+        taken = action
+        if isinstance(action, np.generic):
+            taken = np.asarray(action)
+        if not self.action_space.contains(taken):
             raise EnvError(f'the action {action!r} is not in {self.action_space}')
         if self._mask is not None:
             self._target.check_legal(action, self._mask)
@@ -321,14 +333,9 @@ class RandomMasks(gymnasium.Env):
         self.mask = self._target.draw_mask(self.np_random)
         if self._source == 'obs':
             return {'obs': self._blank, ACTION_MASK: self.mask.astype(np.int8)}, {}
-        return self._blank, {ACTION_MASK: self.mask} if self._source == 'info' else {}
-
-
-# width of MiniGrid's view and of NarrowView, in cells; numbers for each cell
-WIDTH = 7
-SEEN = 3
-N_CELL = sum(N_KIND)
-N_ACTION = 3  # turn left, turn right, go forward: the first of MiniGrid's
+        if self._source == 'info':
+            return self._blank, {ACTION_MASK: self.mask}
+        return self._blank, {}
 
 
 @ENV_REGISTRY.register('remember_cue')
@@ -359,16 +366,17 @@ class RememberCue(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self._t += 1
-        if self._t <= self._delay:
-            return self._question if self._t == self._delay else self._blank, 0.0, False, False, {}
+        if self._t < self._delay:
+            return self._blank, 0.0, False, False, {}
+        if self._t == self._delay:
+            return self._question, 0.0, False, False, {}
         return self._blank, float(action == self._cue), True, False, {}
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """The observation: [1, n_cue + 1, 3] bytes, a pixel for each number, white where it is 1; the last one is red."""
+        shown = self._blank
         if self._t == self._delay:
             shown = self._question
-        else:
-            shown = self._blank
         if self._t == 0:
             shown = self._cues[self._cue]
         picture = np.repeat((255 * shown).astype(np.uint8)[None, :, None], 3, axis=2)
