@@ -42,28 +42,28 @@ def batched_findings(cfg: EnvConfig) -> list[Finding]:
     if not isinstance(spec, EnvSpec) or str(spec.vector_entry_point).startswith('gymnasium.'):
         return []
     name = env_name(cfg)
-    said = '; '.join(_differences(cfg))
-    if said:
-        said = (
+    findings: list[Finding] = []
+    differences = '; '.join(_differences(cfg))
+    if differences:
+        sentence = (
             f'env {name!r}: its batched version, which env.vectorization={cfg.vectorization} uses, is another task than the '
-            f'single env: {said}'
+            f'single env: {differences}'
         )
-    if said and cfg.vectorization == 'auto':
-        raise EnvContractError(
-            f'{said}; set env.vectorization=sync to train in the env of this id, or env.vectorization=batched for the other.'
-        )
-    found = []
-    if said:
-        found = [Finding(f'{said}; compare its returns only with those of the same version.')]
+        if cfg.vectorization == 'auto':
+            raise EnvContractError(
+                f'{sentence}; set env.vectorization=sync to train in the env of this id, or env.vectorization=batched for '
+                'the other.'
+            )
+        findings.append(Finding(f'{sentence}; compare its returns only with those of the same version.'))
     option = _clipping(cfg, spec)
     if option is not None:
-        found.append(
+        findings.append(
             Finding(
                 f'env {name!r}: its batched version clips rewards (env.kwargs.{option} is true), so that returns are not the '
                 f"game's score; policy.eval.env.kwargs.{option}=false evaluates with the game's own rewards."
             )
         )
-    return found
+    return findings
 
 
 def _clipping(cfg: EnvConfig, spec: EnvSpec) -> str | None:

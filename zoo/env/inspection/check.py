@@ -53,7 +53,7 @@ from zoo.env.inspection.family import (
     Leaves,
     Recorder,
     check_vector,
-    difference,
+    different_path,
     findings,
     first_difference,
     not_repeated,
@@ -66,8 +66,10 @@ from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.obs_bounds import AS_IT_IS, BELOW, NARROWER, WidenedBounds, is_scaled_by_bounds, widened_bounds
 from zoo.env.validation import (
+    N_RETURNED,
     RAW_ERRORS,
     RESET_DO,
+    RETURN_DO,
     STEP_DO,
     action_of,
     as_flag,
@@ -101,22 +103,22 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10, before_run: 
     cfg = env_config(cfg)
     if vectorization_of(cfg) == 'batched':
         with closing(make_vector_env(cfg, N_ENV)) as vector:
-            found = check_vector(vector, cfg, n_step)
-        found += version_findings(cfg)
+            findings = check_vector(vector, cfg, n_step)
+        findings += version_findings(cfg)
     else:
         env = make_env(cfg)
         try:
-            found = EnvCheck(env, cfg).run(n_step)
+            findings = EnvCheck(env, cfg).run(n_step)
         finally:
             close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
         if 'seed' in cfg.kwargs:
             from zoo.env.inspection.copies import equal_copies
 
-            found += equal_copies(cfg)
-    for finding in found:
+            findings += equal_copies(cfg)
+    for finding in findings:
         if finding.is_chance and cfg.check == 'strict':
             raise EnvContractError(refused(finding.sentence))
-    sentences = [finding.sentence for finding in found if not (before_run and finding.is_of_runs)]
+    sentences = [finding.sentence for finding in findings if not (before_run and finding.is_of_runs)]
     for sentence in sentences:
         logger.warning('%s', sentence)
     return sentences
@@ -157,7 +159,7 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
       note: gets a BrokenContractError for each leaf that is missing, or has another type, shape, dtype or range than in
         the space.
     """
-    found = {}
+    checked = {}
     try:
         names = leaf_names(space)
         for path, leaf, value in _leaves(obs, space, (), source):
@@ -165,10 +167,10 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
             for fault in faults:
                 note(fault)
             if all(isinstance(fault, ToleratedError) for fault in faults):
-                found[names[path]] = np.array(value)
+                checked[names[path]] = np.array(value)
     except BrokenContractError as error:  # about the entries of a Dict or Tuple
         note(error)
-    return found
+    return checked
 
 
 def _leaves(obs: object, space: Space, path: Path, source: str) -> Iterator[tuple[Path, Leaf, object]]:
@@ -183,8 +185,8 @@ def _leaves(obs: object, space: Space, path: Path, source: str) -> Iterator[tupl
         if set(entries) > set(space.spaces):
             raise ToleratedError(has, wanted, CORRECT)
         raise BrokenContractError(has, wanted, CORRECT)
-    for name, each in space.spaces.items():
-        yield from _leaves(entries[name], each, (*path, name), source)
+    for name, part in space.spaces.items():
+        yield from _leaves(entries[name], part, (*path, name), source)
 
 
 def _tolerated_if(is_tolerated: bool) -> type[BrokenContractError]:
@@ -204,8 +206,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
             wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
             yield BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
         return
-    is_box = isinstance(space, Box)
-    dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
+    dtype = space.dtype
     kind = _tolerated_if(fits(obs, space.shape, dtype))
     if not isinstance(obs, np.ndarray | np.generic):
         do = reshaping(obs, space.shape, dtype) or f'return np.asarray(obs, dtype=np.{dtype})'
@@ -215,15 +216,13 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         do = reshaping(obs, space.shape, dtype) or CORRECT
         yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', do)
         return
-    if is_box:
+    if isinstance(space, Box):
         has_wrong_dtype = obs.dtype != dtype
+        wanted = f'{dtype} as in observation_space'
     else:
         has_wrong_dtype = obs.dtype.kind not in 'biu'
+        wanted = 'integers'
     if has_wrong_dtype:
-        if is_box:
-            wanted = f'{dtype} as in observation_space'
-        else:
-            wanted = 'integers'
         yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
         if kind is BrokenContractError:
             return
@@ -250,10 +249,9 @@ def _fault_of_numbers(
     if not is_wrong.any():
         return None
     at = tuple(map(int, np.argwhere(is_wrong)[0]))
+    got = f'{what} is {obs}'
     if at:
         got = f'{what} has {obs[at]} at {list(at)}'
-    else:
-        got = f'{what} is {obs}'
     if not is_finite[at]:
         return BrokenContractError(got, 'finite numbers', 'find where it comes from')
     wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
@@ -280,14 +278,12 @@ Report = Callable[[str, str], None]
 """Called for a fault after which the check continues: (the sentence, a key that is the same for faults of one kind)."""
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
 TAKEN = 'or set env.check=false to train with it'
+MOVED = '(env.check=false only moves this error into the run)'
 _REFUSED_KEYWORD = re.compile(r"\breset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
 def _lacks(arguments: str) -> tuple[str, str, str]:
     return f'reset has no argument {arguments}', 'reset(*, seed=None, options=None)', RESET_DO
-
-
-MOVED = '(env.check=false only moves this error into the run)'
 
 
 class EnvCheck:
@@ -349,39 +345,37 @@ class EnvCheck:
         """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
         self._signature()
         self._warm_up()
-        found = self._first_difference(n_step)
-        if found is None:
+        difference = self._first_difference(n_step)
+        if difference is None:
             return None
-        step, what, _, _, _ = found
-        for each in self._statistics:
-            if each.stream in what:  # a wrapper whose name says that it normalises these values
-                return each.sentence(self._name)
-        return not_repeated(Place(self._name, step).of(0), self._words(found), SEED_DO)
+        for wrapper in self._statistics:
+            if wrapper.stream in difference.values:  # its name says that it normalises these values
+                return wrapper.sentence(self._name)
+        return not_repeated(Place(self._name, difference.step).of(0), self._words(difference), SEED_DO)
 
     def seed_fault(self) -> str | None:
         """The values that this seed does not repeat, in words; for a second check of an env with another seed."""
-        found = self._first_difference(MAX_REPLAY)
-        if found is None:
+        difference = self._first_difference(MAX_REPLAY)
+        if difference is None:
             return None
-        return self._words(found)
+        return self._words(difference)
 
     def _first_difference(self, n_step: int) -> Difference | None:
-        found = first_difference(
+        difference = first_difference(
             lambda: {'observation': self._reset(self._seed)}, self._rollout, n_step, self._statistics
         )
-        if found is None:
+        if difference is None:
             return None
         from zoo.env.inspection.copies import repeats_if_made_again
 
         if repeats_if_made_again(self._cfg):
             return None
-        return found
+        return difference
 
-    def _words(self, found: Difference) -> str:
-        step, what, path, was, now = found
-        pair = f'{of_entry(path)} {show_value(was)} and {show_value(now)}'
-        if step:
-            return f'two episodes with seed={self._seed} and the same actions differ: {what}{pair}'
+    def _words(self, difference: Difference) -> str:
+        pair = f'{of_entry(difference.path)} {show_value(difference.was)} and {show_value(difference.now)}'
+        if difference.step:
+            return f'two episodes with seed={self._seed} and the same actions differ: {difference.values}{pair}'
         return f'two resets with seed={self._seed} returned{pair}'
 
     def _sample(self, mask: object) -> Action:
@@ -393,10 +387,9 @@ class EnvCheck:
 
     def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
         """Yields the results of random actions, or of the same actions again; where an episode ends, another follows."""
+        recorder = self._recorder
         if again:
             recorder = Recorder(None)
-        else:
-            recorder = self._recorder
         if not again:
             seed_actions(self._env, SEED)
         self._n_step = 0
@@ -434,8 +427,9 @@ class EnvCheck:
         try:
             return method(*args, **kwargs)
         except RAW_ERRORS as error:
-            if call == 'reset' and (refused := _REFUSED_KEYWORD.search(str(error))):
-                raise BrokenContractError(*_lacks(refused[1])) from error
+            keyword = _REFUSED_KEYWORD.search(str(error))
+            if call == 'reset' and keyword:
+                raise BrokenContractError(*_lacks(keyword[1])) from error
             raise_if_broken(error, call)
             raise
 
@@ -446,34 +440,35 @@ class EnvCheck:
         seconds = time.perf_counter() - start
         obs, info = self._unpacked('reset', result)
         self._check_info(info, 'reset')
-        found = checked_leaves(obs, self._space, 'reset', self._note)
-        self._check_mask(found)
+        checked = checked_leaves(obs, self._space, 'reset', self._note)
+        self._check_mask(checked)
         if recorder is not None:
-            recorder.began(seconds, found)
-        return found
+            recorder.began(seconds, checked)
+        return checked
 
     def _step(self, action: Action, recorder: Recorder) -> tuple[dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
         result = self._call('step', self._env.step, action)
         seconds = time.perf_counter() - start
         obs, reward, terminated, truncated, info = self._unpacked('step', result)
-        found = checked_leaves(obs, self._space, 'step', self._note)
+        checked = checked_leaves(obs, self._space, 'step', self._note)
         self._check_reward(reward)
-        ends = self._flag('terminated', terminated), self._flag('truncated', truncated)
+        is_over = self._flag('terminated', terminated)
+        is_cut = self._flag('truncated', truncated)
         self._check_info(info, 'step')
-        if not any(ends):
-            self._check_mask(found)
+        if not (is_over or is_cut):
+            self._check_mask(checked)
         elif isinstance(info, dict):
-            self._check_last(found, info)
-        recorder.stepped(seconds, found, reward, *ends, info)
-        return found, reward, *ends
+            self._check_last(checked, info)
+        recorder.stepped(seconds, checked, reward, is_over, is_cut, info)
+        return checked, reward, is_over, is_cut
 
     def _check_last(self, obs: dict[str, np.ndarray], info: dict[Any, Any]) -> None:
         """Notes an env that has reset itself: the info has the last observation, and `obs` begins the next episode."""
         last = last_obs(None, info)
         if last is None:
             return
-        path = difference(checked_leaves(last, self._space, 'the info', self._note), obs)
+        path = different_path(checked_leaves(last, self._space, 'the info', self._note), obs)
         if path is not None:
             sentence = (
                 f'{Place(self._name, self._n_step).of(0)}: the env has reset itself at the end of an episode, since its info has '
@@ -494,9 +489,7 @@ class EnvCheck:
 
     def _check_info(self, info: object, call: str) -> None:
         if not isinstance(info, dict):
-            self._note(
-                BrokenContractError(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
-            )
+            self._note(BrokenContractError(f'info is {show_value(info)}', 'a dict', RETURN_DO[call]))
         elif self._finds_masks and ACTION_MASK in info:
             self._note(
                 BrokenContractError(
@@ -514,10 +507,7 @@ class EnvCheck:
 
     def _unpacked(self, call: Literal['reset', 'step'], result: object) -> Sequence[Any]:
         CALLS[get_ident()].count += 1  # a call has ended
-        if call == 'reset':
-            n = 2
-        else:
-            n = 5
+        n = N_RETURNED[call]
         if isinstance(result, tuple) and len(result) == n:
             return result
         size = ''
@@ -556,8 +546,8 @@ class EnvCheck:
     def _error(self, broken: BrokenContractError) -> EnvContractError:
         got, wanted, do = broken.args
         if 'set env.' not in do:
+            hint = f' {MOVED}'
             if isinstance(broken, ToleratedError):
-                do = f'{do}, {TAKEN}'
-            else:
-                do = f'{do} {MOVED}'
+                hint = f', {TAKEN}'
+            do += hint
         return Place(self._name, self._n_step).error(0, got, wanted, do)

@@ -80,17 +80,20 @@ def layers(env: object) -> Iterator[Any]:
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
-        held = getattr(env, '__dict__', {})
-        several = held.get('envs')
-        first = None
-        if isinstance(several, list | tuple) and several:
-            first = several[0]
-        env = next((held[key] for key in INNER if held.get(key) is not None), first)
+        attributes = getattr(env, '__dict__', {})
+        inner = [attributes[key] for key in INNER if attributes.get(key) is not None]
+        several = attributes.get('envs')
+        if isinstance(several, list | tuple):
+            inner += several
+        env = None
+        if inner:
+            env = inner[0]
 
 
 def running_statistics(env: object) -> list[Statistics]:
     """The wrappers with running statistics that still change: gymnasium's, old gym's, SB3's, and any like them."""
-    return [found for layer in layers(env) for kind in KINDS if (found := _statistics(layer, kind)) is not None]
+    statistics = [_statistics(layer, kind) for layer in layers(env) for kind in KINDS]
+    return [wrapper for wrapper in statistics if wrapper is not None]
 
 
 def _statistics(layer: object, kind: _Kind) -> Statistics | None:
@@ -139,12 +142,11 @@ def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | No
 
 
 def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> Iterator[Tensor]:
-    found = [leaf for _, leaf in leaf_spaces(space)]
-    if mask is None:
+    found_leaves = [leaf for _, leaf in leaf_spaces(space)]
+    bits = mask
+    if bits is None:
         bits = torch.ones((n, mask_size(space)), dtype=torch.bool)
-    else:
-        bits = mask
-    for leaf, legal in zip(found, bits.split(list(map(mask_size, found)), 1), strict=True):
+    for leaf, legal in zip(found_leaves, bits.split(list(map(mask_size, found_leaves)), 1), strict=True):
         if isinstance(leaf, Box):
             yield torch.rand((n, int(np.prod(leaf.shape))), generator=rng) * 2 - 1
         elif isinstance(leaf, Discrete):
@@ -222,6 +224,13 @@ class Range:
         return {'min': self.low, 'max': self.high, 'mean': mean, 'std': std}
 
 
+def entry_name(what: str, path: str) -> str:
+    """'<what>.<path>', or '<what>' for the path '' of a space without entries."""
+    if not path:
+        return what
+    return f'{what}.{path}'
+
+
 class Recorder:
     """Records the steps of a check, of one env or of B envs [B, ...] that step together, and summarises them.
 
@@ -269,19 +278,19 @@ class Recorder:
         self.n_step += 1
         self.step_s += seconds
         self._add_obs(obs)
-        if np.asarray(reward).dtype.kind in 'biuf':
-            earned = np.atleast_1d(np.asarray(reward))
-        else:
+        earned = np.atleast_1d(np.asarray(reward))
+        if earned.dtype.kind not in 'biuf':
             earned = np.zeros(1)
         earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         fails = np.atleast_1d(terminated)
         ends = fails | np.atleast_1d(truncated)
         self.n_env = len(ends)
+        is_step = np.ones_like(ends)
         if is_reset is None:
-            is_step = np.ones_like(ends)
+            self.reward.add(earned)
         else:
             is_step = ~np.asarray(is_reset)
-        self.reward.add(earned if is_reset is None else earned[is_step])
+            self.reward.add(earned[is_step])
         self._return = self._return + earned
         self._length = self._length + is_step
         index = np.flatnonzero(ends)
@@ -298,7 +307,12 @@ class Recorder:
         n = len(self.lengths)
         lengths = self.lengths
         returns = self.returns
-        calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
+        calls_s = self.step_s
+        if self._autoreset is None:
+            calls_s += self.reset_s
+        steps_per_s = None
+        if calls_s:
+            steps_per_s = self.n_step * self.n_env / calls_s
         episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
         if n:
             episodes |= {'length_mean': float(np.mean(lengths)), 'length_max': max(lengths)}
@@ -308,10 +322,10 @@ class Recorder:
             'envs': self.n_env,
             'step_ms': 1e3 * (self.step_s / max(self.n_step, 1)) / self.n_env,
             'reset_ms': 1e3 * (self.reset_s / max(self.n_reset, 1)),
-            'steps_per_s': self.n_step * self.n_env / calls if calls else None,
+            'steps_per_s': steps_per_s,
             'episodes': episodes,
             'reward': self.reward.to_json(),
-            'obs': {f'obs.{path}' if path else 'obs': seen.to_json() for path, seen in self.obs.items()},
+            'obs': {entry_name('obs', path): seen.to_json() for path, seen in self.obs.items()},
             'info_keys': sorted(self.info_keys),
             'info_numbers': sorted(key for key, is_number in self.info_keys.items() if is_number),
         }
@@ -325,8 +339,8 @@ class Recorder:
         if not isinstance(info, Mapping):
             return
         if self._autoreset is not None:
-            for each in end_infos(info, index, self._autoreset):
-                self.info_keys |= dict.fromkeys(each, True)
+            for numbers_of_env in end_infos(info, index, self._autoreset):
+                self.info_keys |= dict.fromkeys(numbers_of_env, True)
         else:
             numbers = numbers_of(info)
             self.info_keys |= {str(key): str(key) in numbers for key in info}
@@ -343,11 +357,17 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recor
     watch = BoundsWatch(env.obs_space, env.name, say=outside.append, n_first=math.inf)  # each step
 
     def rollout(n: int, again: bool) -> Iterator[Leaves]:
-        return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen, watch)
+        recorder_of_rollout = seen
+        if again:
+            recorder_of_rollout = Recorder(env.autoreset)
+        return _vector_rollout(env, n, recorder_of_rollout, watch)
 
-    found = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, known)
+    difference = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, known)
+    unlike = None
+    if difference is not None:
+        unlike = _unlike(env.name, difference)
     return [
-        *findings(env.name, known, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env)),
+        *findings(env.name, known, unlike, n_step, seen, _has_limit(cfg, env)),
         *(Finding(sentence, is_of_runs=not env.is_tensor_program) for sentence in outside),
     ]
 
@@ -356,8 +376,14 @@ Leaves = Mapping[str, Mapping[str, Any]]
 """The values that a step or reset returned, by name, such as 'reward', and by the path of each leaf."""
 
 
-Difference = tuple[int, str, str, Any, Any]
-"""The first value that differed when the same steps were taken again: (step, 0 for a reset; name; path; was; now)."""
+class Difference(NamedTuple):
+    """The first value that differed when the same steps were taken again."""
+
+    step: int  # 0 for a reset
+    values: str  # the name of the values, such as 'reward'
+    path: str  # of the leaf
+    was: Any
+    now: Any
 
 
 def first_difference(
@@ -371,23 +397,22 @@ def first_difference(
     Args: rollout: yields steps after a reset. Its arguments: the number of steps; whether to repeat the first rollout.
       statistics: wrappers that may make values differ; values for which this is sure are left out.
     """
-    explained = [each.stream for each in statistics if each.is_sure]
+    explained = [wrapper.stream for wrapper in statistics if wrapper.is_sure]
     first = reset()
     again = reset()
     once = [seen for step, seen in enumerate(rollout(n_step, False)) if step < MAX_REPLAY]
     for step, (was, now) in enumerate(chain([(first, again)], zip(once, rollout(len(once), True), strict=False))):
         for what, values in was.items():
-            other = now.get(what, {})
             if any(stream in what for stream in explained):
-                path = None
-            else:
-                path = difference(values, other)
+                continue
+            other = now.get(what, {})
+            path = different_path(values, other)
             if path is not None:
-                return step, what, path, values[path], other.get(path)
+                return Difference(step, what, path, values[path], other.get(path))
     return None
 
 
-def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
+def different_path(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
     """The path of the first leaf that differs, or is missing."""
     return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
 
@@ -400,16 +425,18 @@ def findings(
     name: str, statistics: Sequence[Statistics], unlike: str | None, n_step: int, recorder: Recorder, has_limit: bool
 ) -> list[Finding]:
     """The warnings about running statistics, about the first value that differs, and about episodes without an end."""
-    sentences = [each.sentence(name) for each in statistics if each.is_sure] + ([unlike] if unlike else [])
-    found = [Finding(sentence, is_chance=True) for sentence in sentences]
+    sentences = [wrapper.sentence(name) for wrapper in statistics if wrapper.is_sure]
+    if unlike:
+        sentences.append(unlike)
+    of_steps = [Finding(sentence, is_chance=True) for sentence in sentences]
     if n_step >= LONG and not recorder.lengths and not has_limit:
-        found.append(
+        of_steps.append(
             Finding(
                 f'env {name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation may '
                 'never end; set env.max_episode_steps, or end the episodes in step.'
             )
         )
-    return found
+    return of_steps
 
 
 def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder, watch: BoundsWatch) -> Iterator[Leaves]:
@@ -424,9 +451,13 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder, watch: B
         action = random_actions(env.action_space, env.n_env, rng, mask)
         start = time.perf_counter()
         step = env.step(action)
-        seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
+        seconds = time.perf_counter() - start
+        obs = step.obs
+        seen = _arrays(obs)
         watch.see(map_tensors(lambda x: x[None], obs))
-        reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
+        reward = step.reward.numpy().copy()
+        terminated = step.terminated.numpy().copy()
+        truncated = step.truncated.numpy().copy()
         recorder.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
         values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}
         yield {'the observations': seen, **{key: {'': x} for key, x in values.items()}}
@@ -451,16 +482,18 @@ def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
     return any(getattr(spec, 'max_episode_steps', None) is not None for spec in specs)
 
 
-def _unlike(name: str, found: Difference) -> str:
+def _unlike(name: str, difference: Difference) -> str:
     """The warning about the first value that differs between two runs of a vector env."""
-    step, what, path, was, now = found
+    step, what, path, was, now = difference
     index = int((was != now).reshape(len(was), -1).any(1).argmax())
+    rollouts = 'two resets'
     if step:
-        what = f'{what} of two runs with the same actions'
-    else:
-        what = f'{what} of two resets'
+        rollouts = 'two runs with the same actions'
+    entry = ''
+    if path:
+        entry = f', {path!r},'
     pair = f'{show_value(was[index, ...])} and {show_value(now[index, ...])}'
-    got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
+    got = f'{what} of {rollouts}{entry} with seed={SEED} differ: {pair}'
     return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')
 
 

@@ -35,33 +35,46 @@ from zoo.env.errors import (
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.check import EnvCheck, refused, version_findings
 from zoo.env.inspection.copies import equal_copies
-from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit, step_limit_of
+from zoo.env.inspection.family import (
+    N_ENV,
+    Finding,
+    Recorder,
+    check_vector,
+    entry_name,
+    layers,
+    step_limit,
+    step_limit_of,
+)
 from zoo.env.make import EnvMaker, env_name, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.workers import WorkerVectorEnv
 from zoo.env.wrappers import MaskEnv
 
+# absolute values above which networks learn visibly slower; inputs and outputs near 1 are best
 LARGE_OBS = 100.0
 LARGE_REWARD = 100.0
 LARGE_RETURN = 1000.0
-"""Absolute values above which networks learn visibly slower; inputs and outputs near 1 are best."""
+MAX_PROBLEMS = 20
+N_WORKER = 4
+N_STEP = 100
+N_WARM = 10
+GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the measurement varies
 
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
     """Sentences about observations, rewards and action bounds that are far from 1."""
-    found = [
+    sentences = [
         *(_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)),
         _reward_warning(seen),
         *_action_warnings(cfg, action_space),
     ]
-    return [f'env {name!r}: {sentence}.' for sentence in found if sentence is not None]
+    return [f'env {name!r}: {sentence}.' for sentence in sentences if sentence is not None]
 
 
 def _obs_warning(path: str, leaf: Leaf, seen: Recorder) -> str | None:
+    largest = 0.0
     if path in seen.obs:
         largest = seen.obs[path].largest
-    else:
-        largest = 0.0
     if not isinstance(leaf, Box) or len(leaf.shape) > 2 or largest <= LARGE_OBS:  # images are scaled by the model
         return None
     return (
@@ -106,13 +119,8 @@ def _action_warnings(cfg: EnvConfig, space: Space) -> Iterator[str]:
 def unbounded(space: Space, what: str) -> list[str]:
     """The paths of the Box leaves that lack a bound, '<what>' or '<what>.<entry>'."""
     leaves = [(path, leaf) for path, leaf in leaf_spaces(space) if isinstance(leaf, Box) and path != ACTION_MASK]
-    return [f'{what}.{path}' if path else what for path, leaf in leaves if not np.isfinite([leaf.low, leaf.high]).all()]
-
-
-N_WORKER = 4
-N_STEP = 100
-N_WARM = 10
-GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the measurement varies
+    paths = [path for path, leaf in leaves if not np.isfinite([leaf.low, leaf.high]).all()]
+    return [entry_name(what, path) for path in paths]
 
 
 class VectorizationChoice(NamedTuple):
@@ -139,12 +147,16 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
     in_turn = n_env * step_s
     at_once = n_env * (worker_s + step_s / min(n_env, n_cpu))
     is_async = in_turn > GAIN * at_once and n_cpu > 1
+    cores = _count(n_cpu, 'core')
     why = (
         f'a step takes {1e3 * step_s:.3g} ms and a worker adds {1e3 * worker_s:.3g} ms: {n_env} envs step in '
-        f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {n_cpu} '
-        f'core{"s" if n_cpu > 1 else ""}{": about equal" if in_turn > at_once and not is_async else ""}'
+        f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {cores}'
     )
-    return VectorizationChoice('async' if is_async else 'sync', why, 1e3 * worker_s)
+    if is_async:
+        return VectorizationChoice('async', why, 1e3 * worker_s)
+    if in_turn > at_once:
+        why += ': about equal'
+    return VectorizationChoice('sync', why, 1e3 * worker_s)
 
 
 def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
@@ -179,6 +191,12 @@ class _StillEnv(gymnasium.Env):
         return self._obs, 0.0, False, False, {}
 
 
+def _limit_text(n_step: int | None) -> str:
+    if n_step is None:
+        return 'none'
+    return f'{n_step} steps'
+
+
 MASKS = {
     'none': 'none',
     'obs': "found: the entry 'action_mask' of the observations",
@@ -193,7 +211,7 @@ BEFORE_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
     'wrappers': ('wrappers', ', '.join),
     'unbounded': ('without bounds', lambda paths: ', '.join(paths) or 'none'),
     'masks': ('action masks', MASKS.get),
-    'time_limit': ('time limit', lambda n_step: f'{n_step} steps' if n_step else 'none'),
+    'time_limit': ('time limit', _limit_text),
 }
 AFTER_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
     'picklable': ('picklable', {True: 'yes', False: 'no'}.get),
@@ -203,24 +221,27 @@ AFTER_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """The words for each fact that is known, by label, in the order of the report."""
-    found = {label: words(facts[key]) for key, (label, words) in BEFORE_STEPS.items() if key in facts}
+    texts = {label: as_text(facts[key]) for key, (label, as_text) in BEFORE_STEPS.items() if key in facts}
     if facts.get('steps'):
-        found |= _values(facts)
+        texts |= _values(facts)
         if 'time_limit' in facts and facts['time_limit'] is None and facts['episodes']['truncated']:
             longest = facts['episodes']['length_max']
-            found['time limit'] = f'no TimeLimit; the env truncates by itself, the longest episode had {longest} steps'
+            texts['time limit'] = f'no TimeLimit; the env truncates by itself, the longest episode had {longest} steps'
     if 'vectorization' in facts:
-        found['vectorization'] = f'{facts["vectorization"]}: {facts["vectorization_why"]}'
-    found |= {label: words(facts[key]) for key, (label, words) in AFTER_STEPS.items() if key in facts}
-    return {label: words for label, words in found.items() if words}
+        texts['vectorization'] = f'{facts["vectorization"]}: {facts["vectorization_why"]}'
+    texts |= {label: as_text(facts[key]) for key, (label, as_text) in AFTER_STEPS.items() if key in facts}
+    return {label: text for label, text in texts.items() if text}
 
 
 def _values(facts: Mapping[str, Any]) -> dict[str, str]:
     """The words for what the steps gave, by label."""
-    keys = [key if key in facts['info_numbers'] else f'{key} (no number)' for key in facts['info_keys']]
-    if facts['envs'] == 1:
-        which = 'one env'
-    else:
+    keys = []
+    for key in facts['info_keys']:
+        if key not in facts['info_numbers']:
+            key = f'{key} (no number)'
+        keys.append(key)
+    which = 'one env'
+    if facts['envs'] != 1:
         which = f'{facts["envs"]} envs together'
     times = f'{facts["step_ms"]:.3g} ms for the step of an env, {facts["reset_ms"]:.3g} ms for a reset'
     return {
@@ -249,10 +270,9 @@ def _episodes(seen: Mapping[str, Any]) -> str:
 
 
 def _count(n: int, what: str) -> str:
-    return f'{n or "no"} {what}{"" if n == 1 else "s"}'
-
-
-MAX_PROBLEMS = 20
+    if n == 1:
+        return f'1 {what}'
+    return f'{n or "no"} {what}s'
 
 
 @dataclass(frozen=True)
@@ -277,10 +297,11 @@ class EnvReport:
         steps = ''
         if 'steps' in self.facts:
             steps = f' in {_count(self.facts["steps"], "step")}'
-        sentences = {'problem': self.problems, 'warning': self.warnings}
-        said = [f'{kind}: {sentence}' for kind, each in sentences.items() for sentence in each]
-        facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts).items()]
-        return '\n'.join([f'{self.env}: {counts}{steps}', *said, *facts])
+        lines = [f'{self.env}: {counts}{steps}']
+        lines += [f'problem: {sentence}' for sentence in self.problems]
+        lines += [f'warning: {sentence}' for sentence in self.warnings]
+        lines += [f'  {label:<17} {text}' for label, text in _facts(self.facts).items()]
+        return '\n'.join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """The report in types of JSON; numbers are finite, or null."""
@@ -305,11 +326,15 @@ def inspect_env(
             f'inspect_env got an env, {type(cfg).__name__}, but makes envs itself, some in other processes; give its class or '
             'a function that makes it'
         )
-    cfg = env_config({'id': cfg} if isinstance(cfg, str) or callable(cfg) else cfg)
+    if isinstance(cfg, str) or callable(cfg):
+        cfg = {'id': cfg}
+    cfg = env_config(cfg)
     inspection = _Inspection(cfg, n_step, limit_s)
     try:
-        is_batched = vectorization_of(cfg) == 'batched'
-        (inspection.batched if is_batched else inspection.single)()
+        if vectorization_of(cfg) == 'batched':
+            inspection.batched()
+        else:
+            inspection.single()
     except (UnknownEnvError, MissingExtraError, EnvKwargsError, ConfigError):
         raise
     except STOPS:
@@ -398,12 +423,13 @@ class _Inspection:
 
     def _mask_source(self, obs_space: Space, env: object) -> str:
         """The source of the masks: 'info', 'method' or 'obs'; 'none' if there are none."""
+        for layer in layers(env):
+            if isinstance(layer, MaskEnv):
+                return layer.source
         has_mask = isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces
         if has_mask and self._cfg.action_mask != 'off':
-            own = 'obs'
-        else:
-            own = 'none'
-        return next((layer.source for layer in layers(env) if isinstance(layer, MaskEnv)), own)
+            return 'obs'
+        return 'none'
 
     def _add_findings(self, findings: list[Finding]) -> None:
         self._facts['repeats'] = not any(finding.is_chance for finding in findings)
@@ -474,7 +500,10 @@ def _sentence(error: BaseException) -> str:
     """The sentence about an exception: its text, or what the env's code raised and where."""
     if isinstance(error, EnvError | UserError):
         return str(error)
+    sentence = f'its code raised {show_error(error)}'
     where, at = getattr(error, 'env_place', ('', ''))
-    return (
-        f'{where + ": " if where else ""}its code raised {show_error(error)}{" at " + at if at else ""}; fix it there.'
-    )
+    if where:
+        sentence = f'{where}: {sentence}'
+    if at:
+        sentence = f'{sentence} at {at}'
+    return f'{sentence}; fix it there.'
