@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch import nn
 
@@ -27,7 +27,7 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
+from zoo.run.checkpoint import Checkpoint, SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import (
     Trust,
     check_memory,
@@ -102,14 +102,22 @@ def serial_pipeline(
     """
     current_folder()  # if it was removed, no run folder can be made
     _check_arguments(locals())
-    config = config if env is None else _with_env(config, env, overrides)
-    folder = None if run_dir is None else Path(run_dir)
-    if folder is not None:
+    if env is not None:
+        config = _with_env(config, env, overrides)
+    folder: Path | None = None
+    if run_dir is not None:
+        folder = Path(run_dir)
         refuse_no_run_folder(folder, config is not None)
-        resume = resume if config is not None else folder
-    checkpoint = None if resume is None else load_checkpoint(resume)
-    run = saved_run(checkpoint) if checkpoint is not None and config is None else None
-    source = config if run is None else _config_of(run, trust, overrides)
+        if config is None:
+            resume = folder
+    checkpoint: Checkpoint | None = None
+    if resume is not None:
+        checkpoint = load_checkpoint(resume)
+    source = config
+    run: SavedRun | None = None  # whose config is used
+    if checkpoint is not None and config is None:
+        run = saved_run(checkpoint)
+        source = _config_of(run, trust, overrides)
     cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # set after such a check
         refuse_other_config(cfg, config, overrides, folder)
@@ -121,10 +129,20 @@ def serial_pipeline(
 
         build_policy(run, cfg.policy)  # checks its size before envs are made
     if cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1':  # this process is no learner itself
-        place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
-        given = {'profile': profile, 'trust': trust, 'model': model, 'callbacks': callbacks, **place}
+        place: dict[str, Any] = {'resume': resume}
+        if run_dir is not None:
+            place = {'run_dir': run_dir}
         result = train_with_learners(
-            serial_pipeline, cfg, policy, on_evaluation, max_train_iter=max_train_iter, **given
+            serial_pipeline,
+            cfg,
+            policy,
+            on_evaluation,
+            max_train_iter=max_train_iter,
+            profile=profile,
+            trust=trust,
+            model=model,
+            callbacks=callbacks,
+            **place,
         )
         if is_own:
             remember_started(result.run_dir, storable(cfg))
@@ -133,8 +151,17 @@ def serial_pipeline(
         if checkpoint is None or launch.n_restart:
             folder, newest = continued(launch, cfg, folder)
             checkpoint = newest or checkpoint
-        parts = policy, checkpoint, model, callbacks, on_evaluation, folder, launch.ranks
-        make_job = partial(job_class(cfg), cfg, *parts)
+        make_job = partial(
+            job_class(cfg),
+            cfg,
+            policy=policy,
+            checkpoint=checkpoint,
+            model=model,
+            callbacks=callbacks,
+            on_evaluation=on_evaluation,
+            run_dir=folder,
+            ranks=launch.ranks,
+        )
         return _run(make_job, cfg, max_train_iter or math.inf, profile, launch, is_own)
 
 
@@ -156,7 +183,8 @@ def _run(
     with catch_signals(watch.interrupts) as received, watch:
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:
-                job.stop_requested, run_dir = lambda: bool(received), job.run_dir
+                job.stop_requested = lambda: bool(received)
+                run_dir = job.run_dir
                 watch.save = job.save if job.is_alone else None  # other ranks would not take part in it
                 note(launch, job.run_dir)
                 if is_own and job.leads:
@@ -165,8 +193,11 @@ def _run(
                 if job.leads:
                     _say_how_far_it_trains(job)
                 if job.leads and job.train_iter >= max_train_iter:
-                    words = 'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d'
-                    logger.warning(f'{words}; raise that', job.train_iter, max_train_iter)
+                    logger.warning(
+                        'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d; raise that',
+                        job.train_iter,
+                        max_train_iter,
+                    )
                 while not job.agreement.ends(job, received) and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
@@ -178,30 +209,45 @@ def _run(
         except GivenUp:  # while the run was being made
             pass
         except Exception as error:
-            is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
+            is_of_run = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
             # a signal to the whole process group ends env workers too, and the processes of runners
-            is_of_others = isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
+            is_of_others = isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_of_run)
             if not received or not is_of_others:
                 if launch.ranks.rank == 0:
                     _say_what_is_saved(run_dir, cfg)
                 raise
         launch.ranks.gather(None)  # torchrun ends all ranks as soon as one has ended by a signal: rank 0 may be saving
         if received:
-            if launch.ranks.rank == 0 and run_dir is None:
-                logger.warning('stopped by signal %d before the run began; nothing was saved', received[0])
-            elif launch.ranks.rank == 0:
-                words = f'{quote(str(run_dir))}{consent_words(cfg, run_dir)}'
-                logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
+            if launch.ranks.rank == 0:
+                _say_that_it_was_stopped(received[0], run_dir, cfg)
             raise Interrupted(128 + received[0])
         return result
 
 
+def _say_that_it_was_stopped(signal: int, run_dir: Path | None, cfg: JobConfig) -> None:
+    """Logs how to continue a run that a signal has stopped."""
+    if run_dir is None:
+        logger.warning('stopped by signal %d before the run began; nothing was saved', signal)
+        return
+    logger.warning(
+        'stopped by signal %d; continue with: zoo train --resume %s%s',
+        signal,
+        quote(str(run_dir)),
+        consent_words(cfg, run_dir),
+    )
+
+
 def _say_how_far_it_trains(job: SerialJob) -> None:
     """Logs, before training, that max_env_step leaves a part of a rollout, if that is much of the run."""
-    left, size = job.cfg.max_env_step - job.env_step, job.step_per_iteration
+    left = job.cfg.max_env_step - job.env_step
+    size = job.step_per_iteration
     n = left // size
     if n and left - n * size > LEFT_OUT * job.cfg.max_env_step:
-        unit = 'rollout' if size == job.cfg.policy.collect.n_sample else 'round'
+        unit = 'round'
+        if size == job.cfg.policy.collect.n_sample:
+            unit = 'rollout'
+        more = ' more' if job.env_step else ''
+        units = unit if n == 1 else f'{unit}s'
         logger.info(
             'a %s takes up to %d env steps (those that only reset an env are not counted): max_env_step=%d is enough for at '
             'least %d%s %s, max_env_step=%d for %d',
@@ -209,8 +255,8 @@ def _say_how_far_it_trains(job: SerialJob) -> None:
             size,
             job.cfg.max_env_step,
             n,
-            ' more' if job.env_step else '',
-            unit if n == 1 else f'{unit}s',
+            more,
+            units,
             job.env_step + (n + 1) * size,
             n + 1,
         )
@@ -230,7 +276,9 @@ def _say_what_is_left(job: SerialJob) -> None:
 
 def _say_what_is_saved(run_dir: Path | None, cfg: JobConfig) -> None:
     """Logs how to continue a run that failed, if it has saved anything."""
-    steps = steps_of(run_dir / 'checkpoints') if run_dir is not None else {}
+    if run_dir is None:
+        return
+    steps = steps_of(run_dir / 'checkpoints')
     if steps:
         logger.warning(
             'the run failed; it is saved up to env step %d; once the cause is fixed, continue with: zoo train --resume %s%s',
@@ -242,7 +290,9 @@ def _say_what_is_saved(run_dir: Path | None, cfg: JobConfig) -> None:
 
 def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]:
     """The config with another env, or one for an env that was given without a config."""
-    keys = dict(env) if isinstance(env, Mapping) else {'id': env}
+    keys = {'id': env}
+    if isinstance(env, Mapping):
+        keys = dict(env)
     if config is None:
         if 'id' not in keys:
             raise ConfigError(
@@ -256,71 +306,96 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
     return {**config, 'env': {**(config.get('env') or {}), **keys}}
 
 
-def _check_arguments(given: Mapping[str, Any]) -> None:
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
     """Raises: UserError for an argument of a type that `serial_pipeline` does not take, or one that contradicts another;
       TypeError for one that it does not have.
 
-    Args: given: all arguments by name; those of the config are checked elsewhere.
+    Args: arguments: all by name; those of the config are checked elsewhere.
     """
-    for name in given['unknown']:
-        from zoo.config.names import look_up
-
-        known = look_up(name, inside=False)
-        do = f"give keys of the config in it, or as overrides=['key=value']{f'; {known.sentence()}' if known else '.'}"
-        hint = did_you_mean(name, given.keys() - {'unknown'}, do, str)
-        raise TypeError(f'serial_pipeline has no argument {name!r}: {hint}')
-    policy, resume, overrides = given['policy'], given['resume'], given['overrides']
-    run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
-    is_right = {
-        'policy': policy is None or isinstance(policy, Policy),
-        'resume': resume is None or isinstance(resume, str | os.PathLike),
-        'overrides': isinstance(overrides, list | tuple) and all(isinstance(text, str) for text in overrides),
-        'model': given['model'] is None or isinstance(given['model'], nn.Module),
-        'callbacks': isinstance(given['callbacks'], list | tuple),
-        'max_train_iter': _is_count_or_none(given['max_train_iter']),
-        'profile': _is_count_or_none(given['profile']),
-        'on_evaluation': on_evaluation is None or callable(on_evaluation),
-        'run_dir': run_dir is None or (isinstance(run_dir, str | os.PathLike) and bool(str(run_dir))),
-    }
-    for name, wanted in _WANTED.items():
-        if not is_right[name]:
-            raise UserError(f'{name} is {shown(given[name])} but must be {wanted}')
-    if problems := list(callback_problems(given['callbacks'])):
+    for name in arguments['unknown']:
+        raise _unknown_argument(name, arguments.keys() - {'unknown'})
+    for name, argument in _ARGUMENTS.items():
+        if not argument.is_right(arguments[name]):
+            raise UserError(f'{name} is {shown(arguments[name])} but must be {argument.wanted}')
+    problems = list(callback_problems(arguments['callbacks']))
+    if problems:
         raise ConfigError(problems)
-    if policy is not None and (
-        lacking := [mode for mode in ('collect', 'learn', 'eval') if mode not in policy._fields]
-    ):
+    policy = arguments['policy']
+    if policy is not None:
+        _check_policy(policy, has_model=arguments['model'] is not None)
+    if all(arguments[name] is None for name in ('config', 'env', 'resume', 'run_dir')):
+        raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
+    if arguments['run_dir'] is not None and arguments['resume'] is not None:
+        raise UserError(
+            'serial_pipeline got both resume and run_dir; run_dir continues the run in it, so leave resume out'
+        )
+
+
+def _unknown_argument(name: str, known_names: Collection[str]) -> TypeError:
+    from zoo.config.names import look_up
+
+    known_elsewhere = look_up(name, inside=False)
+    do = "give keys of the config in it, or as overrides=['key=value']"
+    do += f'; {known_elsewhere.sentence()}' if known_elsewhere else '.'
+    hint = did_you_mean(name, known_names, do, str)
+    return TypeError(f'serial_pipeline has no argument {name!r}: {hint}')
+
+
+def _check_policy(policy: Policy, has_model: bool) -> None:
+    """Raises: UserError if a policy that was given cannot be trained, or a model was given too."""
+    lacking = [mode for mode in ('collect', 'learn', 'eval') if mode not in policy._fields]
+    if lacking:
         raise UserError(
             f"policy was made without its modes {', '.join(lacking)} and cannot be trained; load it with fields='all': "
             "load_policy(run, fields='all'), or build it without enable_field"
         )
-    if all(given[name] is None for name in ('config', 'env', 'resume', 'run_dir')):
-        raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
-    if run_dir is not None and resume is not None:
-        raise UserError(
-            'serial_pipeline got both resume and run_dir; run_dir continues the run in it, so leave resume out'
-        )
-    if policy is not None and given['model'] is not None:
+    if has_model:
         raise UserError(
             'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
         )
 
 
-_WANTED = {
-    'policy': 'a policy made from a class of POLICY_REGISTRY; to choose one by its name, set policy.type in the config',
-    'resume': 'the path of a run folder or checkpoint file',
-    'overrides': "a list of 'key=value' texts, e.g. ['seed=1']",
-    'model': 'a torch.nn.Module, made for the spaces of the env',
-    'callbacks': 'a list of classes, objects or functions',
-    'max_train_iter': 'an integer >= 1; leave it out for no limit',
-    'profile': 'the number of iterations to time, 1 or more; e.g. 10',
-    'on_evaluation': "a function of env step and Evaluation that returns 'stop' or None",
-    'run_dir': 'the path of a folder',
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+
+
+class _Argument(NamedTuple):
+    """An argument of `serial_pipeline`: the check of its value, and the end of the sentence about a wrong one."""
+
+    check: Callable[[Any], bool]
+    wanted: str
+    may_be_none: bool = True
+
+    def is_right(self, value: Any) -> bool:
+        if value is None:
+            return self.may_be_none
+        return self.check(value)
+
+
+_ARGUMENTS = {
+    'policy': _Argument(
+        lambda value: isinstance(value, Policy),
+        'a policy made from a class of POLICY_REGISTRY; to choose one by its name, set policy.type in the config',
+    ),
+    'resume': _Argument(_is_path, 'the path of a run folder or checkpoint file'),
+    'overrides': _Argument(_are_texts, "a list of 'key=value' texts, e.g. ['seed=1']", may_be_none=False),
+    'model': _Argument(lambda value: isinstance(value, nn.Module), 'a torch.nn.Module, made for the spaces of the env'),
+    'callbacks': _Argument(
+        lambda value: isinstance(value, list | tuple), 'a list of classes, objects or functions', may_be_none=False
+    ),
+    'max_train_iter': _Argument(_is_count, 'an integer >= 1; leave it out for no limit'),
+    'profile': _Argument(_is_count, 'the number of iterations to time, 1 or more; e.g. 10'),
+    'on_evaluation': _Argument(callable, "a function of env step and Evaluation that returns 'stop' or None"),
+    'run_dir': _Argument(lambda value: _is_path(value) and bool(str(value)), 'the path of a folder'),
 }
-
-
-def _is_count_or_none(value: object) -> bool:
-    return value is None or (type(value) is int and value >= 1)
 
 
 def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:
@@ -350,8 +425,8 @@ def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
 def job_class(cfg: JobConfig) -> type[SerialJob]:
     """The class that the section `pipeline` names. Raises: ConfigError if it is not derived from SerialJob."""
     name = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline').type
-    found = PIPELINE_REGISTRY.get(name)
-    if not (isinstance(found, type) and issubclass(found, SerialJob)):
+    cls = PIPELINE_REGISTRY.get(name)
+    if not (isinstance(cls, type) and issubclass(cls, SerialJob)):
         where = PIPELINE_REGISTRY.where(name)
         raise ConfigError(f'pipeline {name!r} of {where} is no class derived from zoo.SerialJob; derive it from that.')
-    return found
+    return cls

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import zoo.env
-from zoo.buffer.base import in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.base import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown
@@ -103,24 +103,26 @@ def make_parts(
     engine = _make_engine(cfg, run_id, len(configs), undo)
     if cfg.env.check:
         zoo.env.check_env(cfg.env, before_run=True)
-    device = str(device_of(cfg.policy.device) if policy is None else policy.device)
+    device = str(device_of(cfg.policy.device))
+    if policy is not None:
+        device = str(policy.device)
     restarts = Restarts(cfg.env.max_restarts)
     first_env = ranks.rank * cfg.env.collector_env_num
     envs: list[Any] = []
     if engine is None:
-        groups = make_env_groups(cfg.env, device, restarts, None if ranks.size == 1 else first_env, cfg.seed)
+        first_of_ranks = None if ranks.size == 1 else first_env
+        groups = make_env_groups(cfg.env, device, restarts, first_of_ranks, cfg.seed)
         envs = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
-    if problem := memory_problem(cfg, example.obs_space):
+    problem = memory_problem(cfg, example.obs_space)
+    if problem:
         raise ConfigError(problem)
     use_threads(cfg.policy.n_thread or 1)  # code of an env may have set another number, and networks are made with it
     learners: dict[str, Learner] = {}
-    for name, section in configs.items():
-        spaces = roster.spaces(name, example)
-        own_policy = _make_policy(section, policy, spaces, model, eager_only, ranks)
-        learners[name] = _make_learner(name, section, own_policy, ranks, roster.learns(name))
-        learners[name].cfg = whole[name]
+    for name, local in configs.items():
+        new = _make_policy(local, policy, roster.spaces(name, example), model, eager_only, ranks)
+        learners[name] = Learner(name, whole[name], new, _make_buffer(local, new, ranks), roster.learns(name))
         policy = None  # the others have new ones
         model = None
     first = next(iter(learners.values())).policy
@@ -177,13 +179,12 @@ def _make_engine(cfg: JobConfig, run_id: str, n_learner: int, undo: ExitStack) -
     return undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
 
 
-def _make_learner(name: str, cfg: JobConfig, policy: Policy, ranks: Ranks, learns: bool) -> Learner:
-    """Makes the buffer of a policy, and the learner of both."""
+def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
     section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
-    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
+    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
     if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else draws may differ, and ranks wait for ever
         buffer.set_ranks(ranks)
-    return Learner(name, cfg, policy, buffer, learns)
+    return buffer
 
 
 def _info_keys(cfg: JobConfig) -> InfoKeys:
@@ -236,9 +237,14 @@ class RunBuilder:
             from zoo.run.observers.stop_rules import StopRules
 
             self.stop_rules = StopRules(cfg.stop, ranks)
-        self._videos = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
-        self._sinks = make_sinks(cfg.logger) if leads else []
-        self._on_evaluation = on_evaluation if leads else None
+        self._videos: Any = None
+        self._sinks: list[Any] = []
+        self._on_evaluation: OnEvaluation | None = None
+        if leads:
+            self._sinks = make_sinks(cfg.logger)
+            self._on_evaluation = on_evaluation
+            if cfg.logger.video_freq:
+                self._videos = tool('Videos')(cfg)
 
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
@@ -289,31 +295,24 @@ class RunBuilder:
 
     def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
         """Makes the folder and the observers of a run, after its components. Args: save_best: writes its best checkpoint."""
-        cfg, leads, progress, checkpoint = self._cfg, self._leads, self.progress, self._checkpoint
+        cfg = self._cfg
+        leads = self._leads
+        progress = self.progress
+        checkpoint = self._checkpoint
         stop_value = cfg.policy.eval.stop_value
         if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
             job.stop_reason = ''
-        folder = self._folder
-        if folder is not None:
-            folder.begin(is_over=checkpoint is not None and job.done)
-        job.run_dir = self._ranks.share(None if folder is None else folder.path)
-        file = ResultFile(job.run_dir, self.parts.n_thread) if leads else None
-        self.ending = Ending(job, file)
-        if file is not None:
+        path: Path | None = None
+        if self._folder is not None:
+            self._folder.begin(is_over=checkpoint is not None and job.done)
+            path = self._folder.path
+        job.run_dir = self._ranks.share(path)
+        file: ResultFile | None = None
+        if leads:
+            file = ResultFile(job.run_dir, self.parts.n_thread)
             self._undo.push(file.see_exit)
-        section = cfg.logger if leads else LoggerConfig(console='off')  # ranks above 0 write nothing
-        with refuse_unwritable(job.run_dir):
-            log = Logger(
-                job.run_dir,
-                section,
-                cfg.exp_name,
-                cfg.max_env_step,
-                job.env_step,
-                restore=(lambda: False) if folder is None else folder.restore,
-                run_cfg=cfg,
-                sinks=self._sinks,
-            )
-        self.log = self._undo.enter_context(log)
+        self.ending = Ending(job, file)
+        self.log = log = self._open_log(job)
         if self._videos is not None:
             self._videos.show = log.video
         if self.stop_rules is not None:
@@ -322,15 +321,37 @@ class RunBuilder:
         if leads:
             diagnostics = [Diagnostics(facts_of(x.cfg, x.policy), x.name) for x in self.parts.learners.values()]
         self.report = Report(log, job, diagnostics, self.agreement, self._schedules.metrics)
-        last = None if checkpoint is None else (checkpoint.path, job.env_step)
+        last: tuple[Path, int] | None = None
+        if checkpoint is not None:
+            last = checkpoint.path, job.env_step
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
-        self._checkpoints = Checkpoints(save_best if cfg.checkpoint.keep_best and leads else None)
+        keeps_best = cfg.checkpoint.keep_best and leads
+        self._checkpoints = Checkpoints(save_best if keeps_best else None)
         self.observers = self._in_order()
+
+    def _open_log(self, job: RunView) -> Logger:
+        """Opens the log of the run; ranks above 0 write nothing."""
+        cfg = self._cfg
+        section = cfg.logger if self._leads else LoggerConfig(console='off')
+        with refuse_unwritable(job.run_dir):
+            log = Logger(
+                job.run_dir,
+                section,
+                cfg.exp_name,
+                cfg.max_env_step,
+                job.env_step,
+                restore=_restores_nothing if self._folder is None else self._folder.restore,
+                run_cfg=cfg,
+                sinks=self._sinks,
+            )
+        return self._undo.enter_context(log)
 
     def begin(self, job: RunView) -> None:
         """Announces a resume, and begins the first episodes."""
         if self._checkpoint is not None:
-            rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
+            rule = None
+            if self.stop_rules is not None:
+                rule = self.stop_rules.reason(job)
             announce(job, self._checkpoint, job.stop_reason is not None, rule)
             job.stop_reason = rule or job.stop_reason
             if self._videos is not None:
@@ -377,6 +398,11 @@ class RunBuilder:
             add(EventCall(partial(tell_listener, self._on_evaluation), 'after_evaluation'))
         add(self._videos)
         return tuple(observers)
+
+
+def _restores_nothing() -> bool:
+    """`Logger.restore` of a process that makes no folder."""
+    return False
 
 
 def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
@@ -463,7 +489,8 @@ def _make_evaluators(
     policies = {name: learner.policy for name, learner in learners.items()}
     evaluators = {}
     for name, env in envs.items():
-        roster.check_evaluation_env(policies, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
+        where = 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}'
+        roster.check_evaluation_env(policies, env, where)
         evaluators[name] = roster.evaluator(
             env,
             {key: policy.eval_mode for key, policy in policies.items()},
@@ -481,7 +508,11 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
     Args: cfg: the section `policy`; policy: the one that was given, if any; callbacks: their names.
     Raises: UserError if the policy or its executor does not show its gradients.
     """
-    learn, kind = cfg.learn, POLICY_REGISTRY.get(cfg.type) if policy is None else type(policy)
+    learn = cfg.learn
+    if policy is None:
+        kind = POLICY_REGISTRY.get(cfg.type)
+    else:
+        kind = type(policy)
     why = ''
     if not kind.announces_gradients:
         why = (
@@ -557,9 +588,9 @@ def _threads_of_learner(cfg: JobConfig, policy: Policy, n_env: int, limit: int) 
     if cfg.policy.n_thread is not None:
         return dict.fromkeys(('collect', 'learn', 'evaluate'), cfg.policy.n_thread)
     batch_size = policy.learn_mode.get_batch_size()
-    sizes = list(batch_size.values()) if isinstance(batch_size, dict) else [batch_size]
-    whole = max(n_rows_drawn(cfg.buffer) or [cfg.policy.collect.n_sample])
-    n_row = max(whole if size is None else size for size in sizes)
+    sizes = [*batch_size.values()] if isinstance(batch_size, dict) else [batch_size]
+    n_drawn = max(n_rows_drawn(cfg.buffer) or [cfg.policy.collect.n_sample])
+    n_row = max(size or n_drawn for size in sizes)  # None: all samples at once
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
     return phase_threads(policy, {'collect': n_env, 'learn': n_row, 'evaluate': n_eval_env}, limit)
 
@@ -607,9 +638,11 @@ def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), r
     check_finite(before, policy.state_dict(), path)
     if ranks.rank == 0:
         logger.info('begins with parameters of %s\n%s', path, report.text())
-        left_out = [name for name in report.unused if any(fnmatchcase(name, each) for each in only)]
+        left_out = [name for name in report.unused if any(fnmatchcase(name, pattern) for pattern in only)]
         if report.misfits:
             logger.warning('%d parameters of %s do not fit and begin anew', len(report.misfits), path)
         if left_out:
-            names = ', '.join(left_out[:4]) + (f' and {len(left_out) - 4} more' if len(left_out) > 4 else '')
+            names = ', '.join(left_out[:4])
+            if len(left_out) > 4:
+                names += f' and {len(left_out) - 4} more'
             logger.warning('%s of %s have no place in this policy; is its config another?', names, path)

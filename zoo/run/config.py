@@ -15,6 +15,7 @@ from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import (
     Config,
     ConfigError,
+    OldKey,
     Section,
     bad_keys,
     fields_of,
@@ -68,7 +69,9 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
 
 def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
     """A resolved config as the typed, read-only section that a run reads. A section is returned unmodified."""
-    return config if isinstance(config, JobConfig) else frozen(job_schema(plain(config)), config)
+    if isinstance(config, JobConfig):
+        return config
+    return frozen(job_schema(plain(config)), config)
 
 
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
@@ -96,7 +99,8 @@ def resolve_policy(policy: dict[str, Any]) -> PolicyConfig:
     Raises: ConfigError with a sentence for every problem.
     """
     data = plain(policy)
-    if problems := bad_keys(data, 'policy'):
+    problems = bad_keys(data, 'policy')
+    if problems:
         raise ConfigError(problems)
     schema = _policy_schema(data)
     validate(schema, data, 'policy', [path for path, _ in fields_of(schema, 'policy')])
@@ -124,10 +128,10 @@ def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
     For a resume as another type: stored values would replace the defaults of that type, such as a variant's components.
     """
     defaults = plain(_policy_schema({'type': policy['type'], 'model': policy.get('model')})())
-    kept = dict(policy)
+    changed = dict(policy)
     for name in ('learn', 'collect'):
-        kept[name] = {key: x for key, x in policy[name].items() if x != defaults[name].get(key)}
-    return kept
+        changed[name] = {key: x for key, x in policy[name].items() if x != defaults[name].get(key)}
+    return changed
 
 
 def _resolve(
@@ -137,7 +141,8 @@ def _resolve(
     data, label = load_config(source)
     take_env_instances(data)
     _check_storable(data)
-    if problems := bad_keys(data):
+    problems = bad_keys(data)
+    if problems:
         raise ConfigError(problems)
     origins = {key: label for key, _ in leaf_items(data)}
     texts = [split_override(text) for text in overrides]
@@ -149,21 +154,16 @@ def _resolve(
     today = {key: join_path(key.rpartition('.')[0], old[key].new) for key in old}
     fields = {**dict(fields_of(schema)), **{key: old[key].field for key in old}}
     before = {path: value_at(data, path) for path, _ in texts}
-    given = [
-        *((path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts),
-        *((name, plain(value), 'argument') for name, value in top_level.items() if value is not None),
-    ]
-    for path, value, origin in given:
-        if path in old and origins.get(today[path]) != origin:  # it replaces what an old key in the source means today
-            section, key = value_at(data, path.rpartition('.')[0]) or {}, path.rpartition('.')[2]
-            if old[path].could_mean(key, section.get(old[path].new)):
-                del section[old[path].new]
+    replacements = [_Replacement(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
+    for name, value in top_level.items():
+        if value is not None:
+            replacements.append(_Replacement(name, plain(value), 'argument'))
+    for path, value, origin in replacements:
+        if path in old and origins.get(today[path]) != origin:
+            _drop_todays_key(data, path, old[path])
         _put(data, path, value, fields)
         origins |= {key: origin for key, _ in leaf_items(value, path)}
-    late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
-    for path in {N_STEP, N_SAMPLE} - late if late else ():  # drop the source's value if an override gives the other one
-        data['policy']['collect'].pop(path.rsplit('.')[-1], None)
-        origins.pop(path, None)
+    _drop_replaced_rollout(data, origins)
     schema = job_schema(data)  # an override may have replaced a section, and its type
     try:
         config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
@@ -172,16 +172,45 @@ def _resolve(
     _check_storable(config)
     fill_schedules(config)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
-    if problems := list(cross_check(config)):
+    problems = list(cross_check(config))
+    if problems:
         raise ConfigError(problems)
     fill_evaluation(config)
     return config, schema, {today.get(key, key): origin for key, origin in origins.items()}
 
 
+class _Replacement(NamedTuple):
+    """A value that replaces the one of the source of a config."""
+
+    path: str
+    value: Any
+    origin: str
+
+
+def _drop_todays_key(data: dict[str, Any], path: str, old: OldKey) -> None:
+    """Removes the key of today at which the source has what a replacement gives by an old key."""
+    parent, _, key = path.rpartition('.')
+    section = value_at(data, parent) or {}
+    if old.could_mean(key, section.get(old.new)):
+        del section[old.new]
+
+
+def _drop_replaced_rollout(data: dict[str, Any], origins: dict[str, str]) -> None:
+    """Removes n_step or n_sample of the source if only the other one of the two was replaced: it follows from that."""
+    replaced = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
+    if not replaced:
+        return
+    for path in {N_STEP, N_SAMPLE} - replaced:
+        data['policy']['collect'].pop(path.rsplit('.')[-1], None)
+        origins.pop(path, None)
+
+
 def _of_source(problem: str, before: dict[str, Any], label: str) -> str:
     """Corrects a message about an override: without the override, the value is that of the source, not the default."""
     value = before.get(problem.partition(' is ')[0])
-    return problem if value is None else _DEFAULT.sub(f'leave it out for {shown(value)}, as {label} has it', problem)
+    if value is None:
+        return problem
+    return _DEFAULT.sub(f'leave it out for {shown(value)}, as {label} has it', problem)
 
 
 def _check_storable(config: dict[str, Any]) -> None:
@@ -224,16 +253,18 @@ def _policy_schema(data: Any) -> type[PolicyConfig]:
     """The section of the policy that `data` names, with the section of its model as the field `model`."""
     section: type[PolicyConfig] = _named_section(POLICY_REGISTRY, data, 'ppo')
     type_name = section.model_fields['type'].default
-    policy, given = POLICY_REGISTRY.get(type_name), value_at(data, 'model')
-    if missing := sorted(getattr(policy, '__abstractmethods__', ())):
+    policy = POLICY_REGISTRY.get(type_name)
+    model = value_at(data, 'model')
+    missing = sorted(getattr(policy, '__abstractmethods__', ()))
+    if missing:
         raise ConfigError(
             f'policy {type_name!r} of {POLICY_REGISTRY.where(type_name)} lacks {", ".join(missing)}; write what is missing.'
         )
-    if policy.default_model() is None and not given:
+    if policy.default_model() is None and not model:
         return section  # a policy without a network
-    if policy.default_model() is None and value_at(given, 'type') is None:
+    if policy.default_model() is None and value_at(model, 'type') is None:
         raise ConfigError(f'policy {type_name!r} has no network of its own; leave policy.model out, or give its type.')
-    return _with_model(section, _named_section(MODEL_REGISTRY, given, policy.default_model()))
+    return _with_model(section, _named_section(MODEL_REGISTRY, model, policy.default_model()))
 
 
 @functools.cache
@@ -244,7 +275,8 @@ def _with_model(policy: type[PolicyConfig], model: type[Section]) -> type[Policy
 def _named_section(registry: Registry[Any], data: Any, default: str | None) -> Any:
     """The section class of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
-    name = name if isinstance(name, str) else str(default)  # validation reports other types
+    if not isinstance(name, str):  # validation reports other types
+        name = str(default)
     try:
         section = getattr(registry.get(name), 'config', None)
     except UnknownNameError as error:
@@ -280,20 +312,27 @@ def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInf
     for key in parents:
         at = join_path(at, key)
         if not isinstance(data.get(key), dict):
-            name = data.get(key, fields[at].default if at in fields else None)
-            data[key] = {'type': name} if at in COMPONENTS and isinstance(name, str) else {}
+            name = data.get(key)
+            if key not in data and at in fields:
+                name = fields[at].default
+            if at in COMPONENTS and isinstance(name, str):
+                data[key] = {'type': name}
+            else:
+                data[key] = {}
         data = data[key]
     data[last] = value
 
 
 def _origin(path: str, origins: dict[str, str]) -> str:
     """The origin of the value at a path, of a part of it, or of the dict that holds it."""
-    found = [
-        who
-        for given, who in origins.items()
-        if given == path or given.startswith(f'{path}.') or path.startswith(f'{given}.')
-    ]
-    return next((who for who in ('argument', 'command line') if who in found), found[-1] if found else 'default')
+    related = ['default']
+    for key, origin in origins.items():
+        if key == path or key.startswith(f'{path}.') or path.startswith(f'{key}.'):
+            related.append(origin)
+    for origin in ('argument', 'command line'):
+        if origin in related:
+            return origin
+    return related[-1]
 
 
 def fill_schedules(config: dict[str, Any]) -> None:
@@ -307,23 +346,31 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields all linear schedules of a resolved config. Options of the user's own code are not searched."""
 
     def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
-        for key, value in (
-            values.items() if isinstance(values, dict) and path not in (*COMPONENTS, 'policy.eval') else ()
-        ):
-            is_line = isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}
-            yield from [value] if is_line else below(value, join_path(path, key))
+        if not isinstance(values, dict) or path in (*COMPONENTS, 'policy.eval'):
+            return
+        for key, value in values.items():
+            if isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}:
+                yield value
+            else:
+                yield from below(value, join_path(path, key))
 
     for section in ('policy', 'buffer'):
         yield from below(config.get(section), section)
-    penalties, sets = value_at(config, 'policy.learn.penalties'), value_at(config, 'policy.eval.sets')
-    found = [value_at(penalty, 'weight') for penalty in penalties] if isinstance(penalties, list) else []
+    penalties = value_at(config, 'policy.learn.penalties')
+    sets = value_at(config, 'policy.eval.sets')
+    schedules = []
+    if isinstance(penalties, list):
+        schedules += [value_at(penalty, 'weight') for penalty in penalties]
     envs = [value_at(config, 'env'), value_at(config, 'policy.eval.env')]
-    envs += sets.values() if isinstance(sets, dict) else ()
+    if isinstance(sets, dict):
+        envs += sets.values()
     for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
-        found += values.values() if isinstance(values, dict) else ()
+        if isinstance(values, dict):
+            schedules += values.values()
     exploration = value_at(config, 'policy.collect.exploration')  # options of its functions may be schedules
-    found += exploration.values() if isinstance(exploration, dict) else ()
-    yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
+    if isinstance(exploration, dict):
+        schedules += exploration.values()
+    yield from (value for value in schedules if is_signed_schedule(value) and 'start' in value)
 
 
 def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from zoo.run.observers.callbacks import callback_problems
 from zoo.run.resources import memory_problem
 from zoo.worker.evaluation_env import evaluation_problems
 
-N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
+N_STEP = 'policy.collect.n_step'
+N_SAMPLE = 'policy.collect.n_sample'
 
 
 def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
@@ -27,14 +28,21 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
     Args: given: the keys of policy.collect that the user gave.
     Raises: ConfigError if they contradict each other, or n_sample is not a multiple of the number of envs.
     """
-    collect, n_env = value_at(config, 'policy.collect'), config['env']['collector_env_num']
+    collect = value_at(config, 'policy.collect')
+    n_env = config['env']['collector_env_num']
     if not isinstance(collect, dict) or not {'n_step', 'n_sample'} <= collect.keys():
         return []
-    n_step, n_sample = given.get('n_step'), given.get('n_sample')
-    filled = [path for path, value in ((N_STEP, n_step), (N_SAMPLE, n_sample)) if value is None]
-    if n_step is None and n_sample is None:
-        n_step, n_sample = collect['n_step'], collect['n_sample'] if collect['n_step'] is None else None
-        filled = [N_SAMPLE] if n_sample is None else [N_STEP]
+    n_step = given.get('n_step')
+    n_sample = given.get('n_sample')
+    if n_step is None and n_sample is None:  # the defaults
+        n_step = collect['n_step']
+        if n_step is None:
+            n_sample = collect['n_sample']
+    filled = []
+    if given.get('n_step') is None and n_sample is not None:
+        filled.append(N_STEP)
+    if given.get('n_sample') is None and n_sample is None:
+        filled.append(N_SAMPLE)
     if n_step is None and n_sample is None:
         raise ConfigError(f'{N_STEP} is missing: give the env steps per rollout and env, or {N_SAMPLE}, over all envs.')
     if n_step is None and n_sample % n_env:
@@ -54,10 +62,12 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 def cross_check(config: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each contradiction between keys, and for each unknown name or missing device."""
-    if problem := memory_problem(config):
+    problem = memory_problem(config)
+    if problem:
         yield problem
         return  # the checks below may take long for such numbers
-    n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
+    n_sample = value_at(config, N_SAMPLE)
+    batch_size = value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
         size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
         for key in ('batch_size', 'critic_batch_size'):
@@ -67,22 +77,23 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
                     f'policy.learn.{key} is {n} but a rollout has {size}: {_dropped(n_sample, n)}; use a divisor, e.g. '
                     f'{around(n_sample, n)}.'
                 )
-        if (
-            1 in (batch_size, n_sample if batch_size is None else 0)
-            and value_at(config, 'policy.learn.adv_norm') == 'minibatch'
-        ):
+        is_single = batch_size == 1 or (batch_size is None and n_sample == 1)
+        if is_single and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
+            size_text = '1'
+            if batch_size is None:
+                size_text = 'null and a rollout has 1 sample'
             yield (
-                f'policy.learn.batch_size is {"null and a rollout has 1 sample" if batch_size is None else 1} but '
+                f'policy.learn.batch_size is {size_text} but '
                 "policy.learn.adv_norm is 'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or "
                 "adv_norm 'batch' or 'off'."
             )
         yield from _aux_problems(config, n_sample)
         yield from _sequence_problems(config)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
-            own = value_at(config, 'policy.learn.critic_batch_size')
             from zoo.buffer.replay import draw_problems
 
-            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], own)
+            critic_size = value_at(config, 'policy.learn.critic_batch_size')
+            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], critic_size)
         if config['max_env_step'] < n_sample:
             yield (
                 f'max_env_step is {config["max_env_step"]} but a rollout has {size}: nothing would be trained; '
@@ -91,7 +102,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     yield from _buffer_problems(config)
     yield from callback_problems(config['callbacks'])
     device = str(config['policy'].get('device', 'auto'))
-    if problem := why_not_here(device):
+    problem = why_not_here(device)
+    if problem:
         yield f"policy.device is {device!r} but {problem}; use 'auto' or 'cpu'."
     try:
         check_source(config['env'])
@@ -107,7 +119,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
     """Problems of buffers that do not fit the policy."""
-    name, kind = config['policy']['type'], config['buffer']['type']
+    name = config['policy']['type']
+    kind = config['buffer']['type']
     alpha = config['buffer'].get('alpha') or 0
     if alpha > 0 and not POLICY_REGISTRY.get(name).writes_priority:
         yield (
@@ -133,14 +146,17 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
 
 def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
     """Problems of sequences for training that fit neither rollouts nor minibatches."""
-    learn, model = config['policy']['learn'], config['policy'].get('model') or {}
+    learn = config['policy']['learn']
+    model = config['policy'].get('model') or {}
     sequence = learn.get('sequence')
     if sequence is None or model.get('recurrent') is None:
         return  # another model may have a state too: the policy checks that
     n_row = {key: learn[key] for key in ('batch_size', 'critic_batch_size', 'aux_batch_size') if key in learn}
     for key, n in n_row.items():
-        n = sequence['len'] if n is None else n
-        if problem := sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key):
+        if n is None:
+            n = sequence['len']
+        problem = sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key)
+        if problem:
             yield problem
             return
     if learn.get('recompute_adv'):
@@ -156,16 +172,15 @@ def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
     if not isinstance(n_batch, int) or not isinstance(n_phase, int):
         return
     buffer = config['buffer']
-    n_kept = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}.get(
-        buffer['type']
-    )  # samples of a rollout or of a draw; unknown for other buffers
-    if n_kept is None:
+    sizes = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}
+    n_drawn = sizes.get(buffer['type'])  # samples of a rollout or of a draw; unknown for other buffers
+    if n_drawn is None:
         return
     for key in ('aux_freq', 'aux_window'):  # at the first phase, and once the memory is full
-        n = (value_at(config, f'policy.learn.{key}') or n_phase) * n_kept
+        n = (value_at(config, f'policy.learn.{key}') or n_phase) * n_drawn
         if n % n_batch:
             yield (
-                f'policy.learn.aux_batch_size is {n_batch} but the memory holds {key} {n // n_kept} x {n_kept} = '
+                f'policy.learn.aux_batch_size is {n_batch} but the memory holds {key} {n // n_drawn} x {n_drawn} = '
                 f'{n} samples: {_dropped(n, n_batch)}; use a divisor, e.g. {around(n, n_batch)}.'
             )
             return

@@ -51,52 +51,66 @@ def config_for_env(
       overrides: those of the run, which may change the env's keywords; they are not applied here.
     Returns: a plain config. Raises: UserError if no policy has the name.
     """
-    section = dict(env) if isinstance(env, Mapping) else {'id': env}
+    if isinstance(env, Mapping):
+        section = dict(env)
+    else:
+        section = {'id': env}
     env_id = section['id']
-    given: dict[str, Any] = {f'env.{key}': value for key, value in section.items()}
-    given |= dict(split_override(text) for text in overrides)
-    policy_type = policy_type or given.get('policy.type') or 'ppo'
-    game = given.get('env.game')
+    settings: dict[str, Any] = {f'env.{key}': value for key, value in section.items()}
+    settings |= dict(split_override(text) for text in overrides)
+    policy_type = policy_type or settings.get('policy.type') or 'ppo'
+    game = settings.get('env.game')
     POLICY_REGISTRY.get(policy_type)  # a misspelt name is refused before the env is looked up
-    name = bundled_config_of(env_id, policy_type, game) if isinstance(env_id, str) else None
+    name = None
+    if isinstance(env_id, str):
+        name = bundled_config_of(env_id, policy_type, game)
     if name is not None:
         logger.info('training with the bundled config %s; zoo config %s shows it', name, name)
         return load_config(name)[0]
-    label = env_id if isinstance(env_id, str) else function_name(env_id)
+    if isinstance(env_id, str):
+        label = env_id
+    else:
+        label = function_name(env_id)
     check_source({'id': env_id, 'game': game})
     config: dict[str, Any] = {'exp_name': exp_name_of(label), 'env': {'id': env_id}, 'policy': {'type': policy_type}}
     spaces = _spaces_of(section, overrides)
     if spaces is None:
         return config  # the run says what is wrong with the env
-    chosen = _norms(policy_type, given, spaces.obs)
-    if _is_rescaled(given, spaces.action):
+    chosen = _norms(policy_type, settings, spaces.obs)
+    if _is_rescaled(settings, spaces.action):
         chosen['env.action_mode'] = 'rescale'
     for path, value in chosen.items():
-        *sections, key = path.split('.')
-        target = config
-        for each in sections:
-            target = target.setdefault(each, {})
-        target[key] = value
+        _put_at(config, path, value)
     with_chosen = ''.join(f' and {path}={str(value).lower()}' for path, value in chosen.items())
     logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_chosen)
     hint = faster_family(label)
-    if hint is not None and given.get('env.kwargs.obs_type') is None:
+    if hint is not None and settings.get('env.kwargs.obs_type') is None:
         logger.info('%s', hint)
     return config
+
+
+def _put_at(config: dict[str, Any], path: str, value: Any) -> None:
+    """Sets a value at a dotted path; sections that are missing are made."""
+    *sections, key = path.split('.')
+    target = config
+    for name in sections:
+        target = target.setdefault(name, {})
+    target[key] = value
 
 
 def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) -> str | None:
     """The name of the bundled config that trains this policy on this env without kwargs; None if there is none."""
     for name in sorted(bundled_configs(), key=len):  # a longer name is that of a variant
         config = plain(load_config(name)[0])
-        env, policy = config['env'], config['policy']
+        env = config['env']
+        policy = config['policy']
         is_plain = env['id'] == env_id and policy.get('type', 'ppo') == policy_type and 'kwargs' not in env
         if is_plain and str(env.get('game')).lower() == str(game).lower():
             return name
     return None
 
 
-def _norms(policy_type: str, given: Mapping[str, Any], obs_space: Space) -> dict[str, Any]:
+def _norms(policy_type: str, settings: Mapping[str, Any], obs_space: Space) -> dict[str, Any]:
     """The normalisations to turn on for an untuned env: those of policy and model that suit its observations.
 
     Of six envs, three ended far higher with them and three about as high (benchmarks/results/any_env.md).
@@ -105,17 +119,17 @@ def _norms(policy_type: str, given: Mapping[str, Any], obs_space: Space) -> dict
     learn = getattr(policy.config.model_fields['learn'].annotation, 'model_fields', {})
     if 'reward_norm' not in learn:
         return {}
-    model = MODEL_REGISTRY.get(given.get('policy.model.type') or policy.default_model())
+    model = MODEL_REGISTRY.get(settings.get('policy.model.type') or policy.default_model())
     chosen: dict[str, Any] = {}
-    if 'obs_norm' in model.config.model_fields and _has_unscaled_numbers(obs_space, given):
+    if 'obs_norm' in model.config.model_fields and _has_unscaled_numbers(obs_space, settings):
         chosen['policy.model.obs_norm'] = True
     chosen['policy.learn.reward_norm'] = True
     return chosen
 
 
-def _has_unscaled_numbers(obs_space: Space, given: Mapping[str, Any]) -> bool:
+def _has_unscaled_numbers(obs_space: Space, settings: Mapping[str, Any]) -> bool:
     """Whether the networks see a Box that is no image: policy.model.obs_norm changes nothing else."""
-    entries = {key: _value_of(given, f'policy.model.{key}') for key in ('actor_obs', 'critic_obs')}
+    entries = {key: _value_of(settings, f'policy.model.{key}') for key in ('actor_obs', 'critic_obs')}
     try:
         seen = views_of(obs_space, **entries).input
     except UserError:  # the run reports it
@@ -123,13 +137,13 @@ def _has_unscaled_numbers(obs_space: Space, given: Mapping[str, Any]) -> bool:
     return any(isinstance(leaf, Box) and not holds_images(leaf) for _, leaf in leaf_spaces(seen))
 
 
-def _is_rescaled(given: Mapping[str, Any], action_space: Space) -> bool:
+def _is_rescaled(settings: Mapping[str, Any], action_space: Space) -> bool:
     """Whether to set env.action_mode=rescale: a policy begins far from some bounds, and the user chose nothing else."""
-    if any(key in given for key in ('env.action_mode', 'env.action_bins')):
+    if any(key in settings for key in ('env.action_mode', 'env.action_bins')):
         return False
     if not any(bounds.are_finite for bounds in far_bounds(action_space)):
         return False
-    name = given.get('policy.model.distribution') or 'auto'
+    name = settings.get('policy.model.distribution') or 'auto'
     if name == 'auto':
         return True
     try:
@@ -138,9 +152,11 @@ def _is_rescaled(given: Mapping[str, Any], action_space: Space) -> bool:
         return False
 
 
-def _value_of(given: Mapping[str, Any], path: str) -> Any:
-    value = given.get(path)
-    return parse_value(value) if isinstance(value, str) else value
+def _value_of(settings: Mapping[str, Any], path: str) -> Any:
+    value = settings.get(path)
+    if isinstance(value, str):
+        return parse_value(value)
+    return value
 
 
 def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces | None:
@@ -170,5 +186,8 @@ def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces 
 
 def exp_name_of(env_id: str) -> str:
     """A folder name made of an env's id: 'my_env.py:MyEnv' is 'MyEnv', 'CartPole-v1' is 'CartPole-v1'."""
-    name = env_id.rpartition(':')[2] if ':' in env_id else Path(env_id).name
+    if ':' in env_id:
+        name = env_id.rpartition(':')[2]
+    else:
+        name = Path(env_id).name
     return re.sub(r'[^\w.-]+', '_', name).strip('._')[:EXP_NAME_CHARS] or 'run'

@@ -26,7 +26,9 @@ class Agreement:
         self._ranks = ranks
         self._parts = parts
         self.is_alone = ranks is ALONE
-        self.evaluation_key = () if self.is_alone else (ranks.rank,)
+        self.evaluation_key: tuple[int, ...] = ()
+        if not self.is_alone:
+            self.evaluation_key = (ranks.rank,)
         self._before = self._counters()
 
     def count(self, *_: object) -> None:
@@ -57,7 +59,9 @@ class Agreement:
 
         Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
         """
-        number = received[0] if received else 0
+        number = 0
+        if received:
+            number = received[0]
         if not self._ranks.sum_(torch.tensor([float(wanted or number > 0)])).item():
             return None
         number = max(self._ranks.gather(number))
@@ -71,29 +75,32 @@ class Agreement:
 
     def episodes(self) -> tuple[Sequence[float], Sequence[float], InfoTally]:
         """Returns, lengths and the env's own numbers of the last training episodes of each rank, see `Recent`."""
-        own = self._parts.collector.episodes
-        found = self._ranks.gather(
-            (list(own.returns), list(own.lengths), {k: list(v) for k, v in own.infos.values.items()})
-        )
-        infos = InfoTally()
-        merged: dict[str, list[float]] = {}
-        for *_, values in found:
-            for key, numbers in values.items():
-                merged.setdefault(key, []).extend(numbers)
-        for key, numbers in merged.items():
-            infos.values.setdefault(key, Recent()).add(numbers)
-        return [x for returns, *_ in found for x in returns], [n for _, lengths, _ in found for n in lengths], infos
+        episodes = self._parts.collector.episodes
+        infos_of_rank = {key: list(numbers) for key, numbers in episodes.infos.values.items()}
+        all_returns: list[float] = []
+        all_lengths: list[float] = []
+        all_infos: dict[str, list[float]] = {}
+        for returns, lengths, infos in self._ranks.gather(
+            (list(episodes.returns), list(episodes.lengths), infos_of_rank)
+        ):
+            all_returns += returns
+            all_lengths += lengths
+            for key, numbers in infos.items():
+                all_infos.setdefault(key, []).extend(numbers)
+        tally = InfoTally()
+        for key, numbers in all_infos.items():
+            tally.values.setdefault(key, Recent()).add(numbers)
+        return all_returns, all_lengths, tally
 
-    def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Merges the metrics of all ranks: means, the largest of maxima, the least of minima; over the ranks that have each."""
         if self.is_alone:  # `float` would wait for the device once for each metric
-            return dict(own)
-        found = self._ranks.gather({name: float(value) for name, value in own.items()})
-        names = dict.fromkeys(name for each in found for name in each)
-        return {
-            name: over_ranks(name, torch.tensor([each[name] for each in found if name in each], dtype=torch.float64))
-            for name in names
-        }
+            return dict(metrics)
+        values: dict[str, list[float]] = {}  # of all ranks that have it, by metric
+        for metrics_of_rank in self._ranks.gather({name: float(value) for name, value in metrics.items()}):
+            for name, value in metrics_of_rank.items():
+                values.setdefault(name, []).append(value)
+        return {name: over_ranks(name, torch.tensor(x, dtype=torch.float64)) for name, x in values.items()}
 
     def _counters(self) -> list[int]:
         collector = self._parts.collector

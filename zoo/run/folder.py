@@ -33,6 +33,31 @@ except ImportError:  # Windows
 
 NAME = 'run.lock'
 TRIES = 5
+ELSEWHERE = 'set logger.root to a folder that can be written'
+OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
+MAX_SHOWN = 3  # keys in a message
+LENGTH = 'max_env_step'
+FREE = (
+    'stop',
+    'policy.eval.stop_value',
+    'init_from_keys',
+    'logger',
+    'checkpoint',
+    'cluster',
+    'policy.device',
+    'policy.n_thread',
+    'policy.learn.compile',
+    'policy.learn.executor',
+    'keep_freed_memory',
+    'env.check',
+    'env.evaluator_env_num',
+    'env.max_restarts',
+    'env.on_error',
+    'env.step_timeout',
+    'env.vectorization',
+)
+"""Keys and sections that a run may change when it continues. They say when it ends, where and how it computes, what it writes,
+and how it handles faults."""
 logger = logging.getLogger(__name__)
 
 
@@ -118,7 +143,10 @@ def _open_locked(path: Path) -> int:
 
 def _lock(handle: int, path: Path) -> None:
     reason = 'this system has no flock'
-    for n_left in reversed(range(TRIES if fcntl is not None else 0)):  # `is_locked` holds the lock for a moment
+    n_try = 0
+    if fcntl is not None:
+        n_try = TRIES
+    for n_left in reversed(range(n_try)):  # `is_locked` holds the lock for a moment
         try:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -154,9 +182,6 @@ def _holder(handle: int) -> str:
     return f'process {pid} on host {host} since {start}'
 
 
-ELSEWHERE = 'set logger.root to a folder that can be written'
-
-
 class RunFolder:
     """The folder that a run writes to, locked against other runs until `close`.
 
@@ -167,25 +192,36 @@ class RunFolder:
     """
 
     def __init__(self, cfg: JobConfig, checkpoint: Checkpoint | None, path: Path | None = None) -> None:
-        self._cfg, self._root = cfg, Path(cfg.logger.root).absolute()  # an env may change the current folder
+        self._cfg = cfg
+        self._root = Path(cfg.logger.root).absolute()  # an env may change the current folder
         self._path: Path | None = None
         self._lock: RunLock | None = None
         self._was_there: set[Path] = set()  # paths that `discard` does not remove
         if path is not None:
             self._path = path.absolute()
-            self._was_there = {self._path, *_content(self._path)} if os.path.isdir(path) else set()
+            if os.path.isdir(path):
+                self._was_there = {self._path, *_content(self._path)}
             with refuse_unwritable(path, 'name another folder'):
                 path.mkdir(parents=True, exist_ok=True)
                 self._lock = RunLock(self._path)
             return
-        if checkpoint is not None and _keeps_its_place(cfg, run := saved_run(checkpoint)):
-            folder = run.path.parents[1]
-            with refuse_unwritable(folder) if newest_in(folder) == run.path else suppress(OSError):
-                lock = RunLock(folder)
-                if newest_in(folder) == run.path:  # checked again: now nobody else saves there
-                    self._path, self._lock = folder, lock
-                else:
-                    lock.close()
+        if checkpoint is not None:
+            run = saved_run(checkpoint)
+            if _keeps_its_place(cfg, run):
+                self._continue_in(run.path.parents[1], run.path)
+
+    def _continue_in(self, folder: Path, checkpoint: Path) -> None:
+        """Takes the folder of a checkpoint if that is the newest one there."""
+        guard: AbstractContextManager[None] = suppress(OSError)
+        if newest_in(folder) == checkpoint:
+            guard = refuse_unwritable(folder)
+        with guard:
+            lock = RunLock(folder)
+            if newest_in(folder) == checkpoint:  # checked again: now nobody else saves there
+                self._path = folder
+                self._lock = lock
+            else:
+                lock.close()
 
     @property
     def path(self) -> Path:
@@ -204,10 +240,11 @@ class RunFolder:
             self._lock = self._lock or RunLock(self._path)
             for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
                 file.unlink()
-            found: dict[str, Any] = {}
-            with suppress(UserError):
-                found = config_of_yaml(self._path / 'config.yaml') if is_over else {}
-            if not found.keys() >= set(self._cfg.keys()):
+            earlier: dict[str, Any] = {}
+            if is_over:
+                with suppress(UserError):
+                    earlier = config_of_yaml(self._path / 'config.yaml')
+            if not earlier.keys() >= set(self._cfg.keys()):
                 save_yaml(self._cfg, self._path / 'config.yaml')
 
     def restore(self) -> bool:
@@ -243,7 +280,10 @@ class RunFolder:
         for path in [*_content(self._path), self._path]:
             if path not in self._was_there:
                 with suppress(OSError):
-                    path.rmdir() if path.is_dir() else path.unlink()
+                    if path.is_dir():
+                        path.rmdir()
+                    else:
+                        path.unlink()
 
 
 def _content(folder: Path) -> list[Path]:
@@ -280,11 +320,14 @@ def root_of(run: SavedRun) -> str:
     Any other is replaced by the root of the checkpoint, if its path is <root>/<exp_name>/<run>/checkpoints/<file>, or else
     by the default. So a checkpoint cannot choose a place to write to.
     """
-    root, parents = Path(os.path.expanduser(run.config['logger']['root'])), run.path.parents
+    root = Path(os.path.expanduser(run.config['logger']['root']))
+    parents = run.path.parents
     if not root.anchor and '..' not in root.parts:
         return str(root)
     is_in_run = len(parents) > 3 and (parents[0].name, parents[2].name) == ('checkpoints', run.config['exp_name'])
-    return str(parents[3]) if is_in_run else LoggerConfig().root
+    if is_in_run:
+        return str(parents[3])
+    return LoggerConfig().root
 
 
 def _keeps_its_place(cfg: JobConfig, run: SavedRun) -> bool:
@@ -299,7 +342,10 @@ def _new_run_dir(cfg: JobConfig, root: Path) -> Path:
     """Makes <root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
     base = root / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
     for n in range(1, 1000):
-        path = base if n == 1 else base.with_name(f'{base.name}_{n}')
+        if n == 1:
+            path = base
+        else:
+            path = base.with_name(f'{base.name}_{n}')
         try:
             path.mkdir(parents=True)
             return path
@@ -326,32 +372,6 @@ def best_return_of(run_dir: Path) -> float | None:
         return None
 
 
-MAX_SHOWN = 3  # keys in a message
-LENGTH = 'max_env_step'
-FREE = (
-    'stop',
-    'policy.eval.stop_value',
-    'init_from_keys',
-    'logger',
-    'checkpoint',
-    'cluster',
-    'policy.device',
-    'policy.n_thread',
-    'policy.learn.compile',
-    'policy.learn.executor',
-    'keep_freed_memory',
-    'env.check',
-    'env.evaluator_env_num',
-    'env.max_restarts',
-    'env.on_error',
-    'env.step_timeout',
-    'env.vectorization',
-)
-"""Keys and sections that a run may change when it continues. They say when it ends, where and how it computes, what it writes,
-and how it handles faults."""
-OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
-
-
 def refuse_other_configs(source: object, overrides: Sequence[Sequence[str]], folders: Sequence[Path | None]) -> None:
     """Calls `refuse_other_config` for several runs of a source.
 
@@ -370,13 +390,19 @@ def refuse_other_config(cfg: JobConfig, source: object, texts: Sequence[str], fo
     """
     if newest_in(folder) is None or not (folder / 'config.yaml').is_file():
         return  # nothing that could be continued
-    was, now = storable(config_of_yaml(folder / 'config.yaml')), storable(cfg)
-    found = list(_other_keys(was, now, source, texts))
-    sections = [key for key in found if isinstance(value_at(was, key), dict) and isinstance(value_at(now, key), dict)]
-    wholes = tuple(f'{key}.' for key in found if key not in sections)  # a number in place of a schedule
-    if keys := [key for key in found if not key.startswith(wholes)]:
+    was = storable(config_of_yaml(folder / 'config.yaml'))
+    now = storable(cfg)
+    different = list(_other_keys(was, now, source, texts))
+    sections = [
+        key for key in different if isinstance(value_at(was, key), dict) and isinstance(value_at(now, key), dict)
+    ]
+    wholes = tuple(f'{key}.' for key in different if key not in sections)  # a number in place of a schedule
+    keys = [key for key in different if not key.startswith(wholes)]
+    if keys:
         pairs = ', '.join(f'{key}={_text(was, key)}, not {_text(now, key)}' for key in keys[:MAX_SHOWN])
-        more = f' and {len(keys) - MAX_SHOWN} more' if len(keys) > MAX_SHOWN else ''
+        more = ''
+        if len(keys) > MAX_SHOWN:
+            more = f' and {len(keys) - MAX_SHOWN} more'
         raise UserError(
             f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it '
             f'(zoo train --resume {shlex.quote(str(folder))} KEY=VALUE continues it with other values, in Python '
@@ -386,15 +412,15 @@ def refuse_other_config(cfg: JobConfig, source: object, texts: Sequence[str], fo
 
 def _other_keys(was: dict[str, Any], now: dict[str, Any], source: object, texts: Sequence[str]) -> Iterator[str]:
     """The keys that differ, in the order of the config of the run."""
-    given: set[str] | None = None
+    given_keys: set[str] | None = None
     for key in differing_keys([without_derived_values(was), without_derived_values(now)]):
         if any(key == free or key.startswith(f'{free}.') for free in FREE) or _is_same(was, now, key):
             continue
         if not has_key(was, key):  # also a key that the version of zoo which trained it did not know
-            if given is None:  # the keys that the config or an override gives
+            if given_keys is None:  # the keys that the config or an override gives
                 rows = explain_config(source, texts)
-                given = {row.key for row in rows if row.origin not in ('default', 'derived')}
-            if not any(key == one or key.startswith(f'{one}.') for one in given):
+                given_keys = {row.key for row in rows if row.origin not in ('default', 'derived')}
+            if not any(key == one or key.startswith(f'{one}.') for one in given_keys):
                 continue
         yield key
 
@@ -403,16 +429,21 @@ def _is_same(was: dict[str, Any], now: dict[str, Any], key: str) -> bool:
     """Whether a run may continue with a changed key: it becomes longer, or the value is only written in another way."""
     if not has_key(was, key) or not has_key(now, key):
         return False
-    before, after = value_at(was, key), value_at(now, key)
+    before = value_at(was, key)
+    after = value_at(now, key)
     if key == LENGTH:
         return isinstance(before, int) and before <= after
     if key == 'init_from':
         return after is None or (isinstance(before, str) and os.path.abspath(before) == os.path.abspath(after))
-    files = [OWN_CODE.fullmatch(value) if isinstance(value, str) else None for value in (before, after)]
-    if files[0] and files[1]:  # the folder of a project may have been moved
-        return files[0][1] == files[1][1]
+    if isinstance(before, str) and isinstance(after, str):
+        file_before = OWN_CODE.fullmatch(before)
+        file_after = OWN_CODE.fullmatch(after)
+        if file_before and file_after:  # the folder of a project may have been moved
+            return file_before[1] == file_after[1]
     return bool(before == after)  # such as the length of a schedule, which is derived in one of the two
 
 
 def _text(config: Mapping[str, Any], key: str) -> str:
-    return value_text(value_at(config, key)) if has_key(config, key) else 'nothing'
+    if has_key(config, key):
+        return value_text(value_at(config, key))
+    return 'nothing'

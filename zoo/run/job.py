@@ -28,6 +28,10 @@ from zoo.run.roster import ONE_LEARNER, Roster
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 
 
+def _never() -> bool:
+    return False
+
+
 @PIPELINE_REGISTRY.register('serial')
 class SerialJob(RunView):
     """Collects a rollout and learns from it, repeatedly.
@@ -128,7 +132,10 @@ class SerialJob(RunView):
 
     def learn_round(self) -> None:
         """Runs one round of updates of each learner, on the batches of its buffer."""
-        env_step = self.env_step if self._learn_step is None else self._learn_step
+        if self._learn_step is None:
+            env_step = self.env_step
+        else:
+            env_step = self._learn_step
         self._tell('before_update', env_step)
         with self.timer.part('learn'):
             self.is_whole = False
@@ -175,8 +182,9 @@ class SerialJob(RunView):
         """Plays the episodes of `evaluate`, but logs and keeps nothing."""
         with self.timer.part('evaluate'):
             self._tell('before_evaluation')
-            # one of several ranks would leave the others waiting
-            stop = self.stop_requested if self.is_alone else (lambda: False)
+            stop = self.stop_requested
+            if not self.is_alone:  # it would leave the other ranks waiting
+                stop = _never
             evaluation = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self.agreement.evaluation_key)
             if evaluation is None:
                 return None
@@ -226,7 +234,10 @@ class SerialJob(RunView):
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs of the run and its first learner; the envs' own state is not part of it."""
         rules = self._run.stop_rules
-        return state_of(self, self.is_whole, {} if rules is None else rules.state_dict())
+        stop = {}
+        if rules is not None:
+            stop = rules.state_dict()
+        return state_of(self, self.is_whole, stop)
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""

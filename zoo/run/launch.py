@@ -48,31 +48,42 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
 
     Raises: ConfigError for sizes that the number of ranks does not divide, before the ranks connect.
     """
-    words = environ.get('WORLD_SIZE', '1')
-    size = int(words) if words.isdecimal() else 0  # `join` reports a wrong value
-    name, n_restart = environ.get('TORCHELASTIC_RUN_ID', ''), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
+    world_size = environ.get('WORLD_SIZE', '1')
+    size = 0  # of a wrong value, which `join` reports
+    if world_size.isdecimal():
+        size = int(world_size)
+    name = environ.get('TORCHELASTIC_RUN_ID', '')
+    n_restart = int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
     # all starts without a rendezvous have the id 'none': the id of the agent, the parent of the ranks, makes it unique
-    name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
-    # the same for the n-th run after all restarts, and for no other
-    launch_id = f'{name} {next(_runs)}' if name else ''
+    if name == 'none':
+        name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}'
+    launch_id = ''
+    if name:  # the same for the n-th run after all restarts, and for no other
+        launch_id = f'{name} {next(_runs)}'
     if size == 1:
         yield Launch(ALONE, launch_id, n_restart)
         return
-    if size and (problems := list(split_problems(cfg, size, environ.get(STARTED_BY, 'torchrun')))):
-        raise ConfigError(problems)
+    if size:
+        problems = list(split_problems(cfg, size, environ.get(STARTED_BY, 'torchrun')))
+        if problems:
+            raise ConfigError(problems)
     from zoo.cluster.torch_ranks import join
 
     ranks = join(rank_device(cfg.policy.get('device', 'auto'), environ))
     with ExitStack() as undo:
         undo.callback(ranks.close)
         if ranks.rank > 0:
-            keep, handlers = partial(filter_rank_log, ranks.rank), list(logging.getLogger().handlers)
+            keep = partial(filter_rank_log, ranks.rank)
+            handlers = list(logging.getLogger().handlers)
             for handler in handlers:
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
         elif not torch.cuda.is_available() or cfg.policy.get('device') == 'cpu':
-            n_env, batch_size = cfg.env.collector_env_num // size, cfg.policy.learn.get('batch_size')
-            share = f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // size}')
+            n_env = cfg.env.collector_env_num // size
+            batch_size = cfg.policy.learn.get('batch_size')
+            share = f'{n_env} envs'
+            if batch_size is not None:
+                share += f' and minibatches of {batch_size // size}'
             logger.info('%d ranks learn together over gloo; each has %s', size, share)
         yield Launch(ranks, launch_id, n_restart)
 
@@ -82,7 +93,9 @@ def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Pat
 
     The folder is `run_dir`, or after a restart by torchrun the one that the same start had made. Rank 0 looks for all ranks.
     """
-    folder, checkpoint = run_dir, None
+    folder = run_dir
+    checkpoint: Checkpoint | None = None
+    file: Path | None = None
     if launch.ranks.rank == 0:
         if folder is None and launch.id and launch.n_restart:
             files = (Path(cfg.logger.root) / cfg.exp_name).glob(f'*/{FILE}')
@@ -90,8 +103,9 @@ def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Pat
             folder = max(mine, key=lambda folder: folder.stat().st_mtime, default=None)
         if folder is not None and newest_in(folder) is not None:
             checkpoint = load_checkpoint(folder)
+            file = checkpoint.path
             logger.info('%s is there: the run continues from %s', folder, checkpoint.path.name)
-    folder, file = launch.ranks.share((folder, None if checkpoint is None else checkpoint.path))
+    folder, file = launch.ranks.share((folder, file))
     if file is not None and checkpoint is None:
         checkpoint = load_checkpoint(file)
     return folder, checkpoint
@@ -122,10 +136,12 @@ def train_with_learners(
             f'serial_pipeline got a policy but cluster.learner_num is {cfg.cluster.learner_num}: a policy is not sent to '
             'other processes; give a config, and model= for a network of your own, or start the learners with torchrun'
         )
-    if problems := list(split_problems(cfg, cfg.cluster.learner_num, by='ray')):
+    problems = list(split_problems(cfg, cfg.cluster.learner_num, by='ray'))
+    if problems:
         raise ConfigError(problems)
     for name in {'resume', 'run_dir'} & options.keys():
-        options[name] = None if options[name] is None else str(Path(options[name]).absolute())
+        if options[name] is not None:
+            options[name] = str(Path(options[name]).absolute())
     config = cfg.to_dict()
     work = {
         'pipeline': pipeline,
@@ -169,14 +185,16 @@ def _as_rank(
     """Runs the pipeline in a learner. Args: ask: calls on_evaluation in the process that started the learners."""
     give_imports(imports)
     EnvWatch.owns_process = True
-    result = pipeline(on_evaluation=ask if has_listener and rank == 0 else None, **options)
     if rank > 0:
+        pipeline(on_evaluation=None, **options)
         return None
+    result = pipeline(on_evaluation=ask if has_listener else None, **options)
     return replace(result, policy=cast('Policy', None), policies={})  # policies are not sent to other processes
 
 
 def filter_rank_log(rank: int, record: logging.LogRecord) -> bool:
     """Filter for the log of a rank above 0: only warnings and errors, each with the number of the rank."""
     if record.levelno >= logging.WARNING and not getattr(record, 'has_rank', False):
-        record.msg, record.has_rank = f'rank {rank}: {record.msg}', True
+        record.msg = f'rank {rank}: {record.msg}'
+        record.has_rank = True
     return record.levelno >= logging.WARNING

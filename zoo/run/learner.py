@@ -73,11 +73,15 @@ class Learner:
 
     def metric(self, name: str) -> str:
         """The name of one of its metrics in the log, without the group's name: 'kl', or 'prey/kl'."""
-        return name if self.name == SINGLE else f'{self.name}/{name}'
+        if self.name == SINGLE:
+            return name
+        return f'{self.name}/{name}'
 
     def state_dict(self, with_memory: bool) -> dict[str, Any]:
         """The state that a checkpoint has of it. Args: with_memory: with the memory of the auxiliary phase."""
-        memory = self.policy.memory_state_dict() if with_memory else {}
+        memory = {}
+        if with_memory:
+            memory = self.policy.memory_state_dict()
         return {'policy': self.policy.state_dict(), 'memory': memory, 'buffer': self.buffer.state_dict()}
 
 

@@ -48,6 +48,14 @@ from zoo.run.checkpoint import (
 from zoo.run.config import defaults_for, resolve_policy
 from zoo.worker.evaluation_env import evaluation_env
 
+logger = logging.getLogger(__name__)
+BUILD_FACTOR = 8
+BUILD_SLACK = 1 << 28
+"""A policy of n bytes of parameters may allocate BUILD_FACTOR * n + BUILD_SLACK while it is built.
+
+Initialisation and a first pass through the network need about 3 * n; small networks need a few MB.
+"""
+
 
 @SAVE_REGISTRY.register('checkpoint')
 def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None, env_step: int = 0) -> Path:
@@ -58,10 +66,14 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None
         )
     if type(env_step) is not int or env_step < 0:
         raise UserError(f'env_step is {env_step!r} but must be the number of env steps so far, an integer >= 0')
-    learns = 'learn' in policy._fields
+    memory: State = {}
+    train_iter = 0
+    if 'learn' in policy._fields:
+        memory = policy.memory_state_dict()
+        train_iter = policy._get_train_iter()
     state = {
         'policy': policy.state_dict(),
-        'memory': policy.memory_state_dict() if learns else {},
+        'memory': memory,
         'buffer': {},
         'counter': {
             'env_step': env_step,
@@ -73,9 +85,9 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None
             'wall_s': 0.0,
         },
     }
-    train_iter = policy._get_train_iter() if learns else 0
-    more = {} if set(policy._fields) >= set(MODES) else {'fields': list(policy._fields)}
-    meta = saved_meta(policy, _config_of(policy, env), env_step, train_iter, None, **more)
+    meta = saved_meta(policy, _config_of(policy, env), env_step, train_iter, None)
+    if not set(policy._fields) >= set(MODES):
+        meta['fields'] = list(policy._fields)
     if policy.run.config is None:
         meta['version']['run'] = BY_HAND
     try:
@@ -88,20 +100,18 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None
 def _config_of(policy: Policy, env: object) -> dict[str, Any]:
     """The config of the policy's run (for a policy made by hand, of defaults), with the policy's own section `policy`."""
     section = storable(plain(policy.cfg))
-    config = defaults_for(section) if policy.run.config is None else policy.run.config
-    given = {} if env is None else storable(env if isinstance(env, Mapping) else {'id': env})
-    if not isinstance(given.get('id', ''), str):
+    config = policy.run.config
+    if config is None:
+        config = defaults_for(section)
+    given_env: Any = {}
+    if isinstance(env, Mapping):
+        given_env = storable(env)
+    elif env is not None:
+        given_env = storable({'id': env})
+    if not isinstance(given_env.get('id', ''), str):
         raise UserError(f'env is {shown(repr(env))} but must name an env, or be the section env as a dict')
-    env_section = {**config['env'], 'action_mode': policy._action_map.mode, **given}
+    env_section = {**config['env'], 'action_mode': policy._action_map.mode, **given_env}
     return {**config, 'policy': section, 'env': env_section, 'seed': policy.seed}
-
-
-logger = logging.getLogger(__name__)
-BUILD_FACTOR, BUILD_SLACK = 8, 1 << 28
-"""A policy of n bytes of parameters may allocate BUILD_FACTOR * n + BUILD_SLACK while it is built.
-
-Initialisation and a first pass through the network need about 3 * n; small networks need a few MB.
-"""
 
 
 def load_policy(
@@ -126,12 +136,17 @@ def load_policy(
     Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
       matches nothing.
     """
-    if isinstance(fields, str):
-        fields = MODES if fields == 'all' else (cast('Mode', fields),)
+    if fields == 'all':
+        fields = MODES
+    elif isinstance(fields, str):
+        fields = (cast('Mode', fields),)
     modes = tuple(fields)
     if not modes or not set(modes) <= set(MODES):
         raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
-    run = saved_run(path if isinstance(path, Checkpoint) else load_checkpoint(path))
+    checkpoint = path
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = load_checkpoint(checkpoint)
+    run = saved_run(checkpoint)
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):
@@ -171,15 +186,18 @@ def build_policy(
     n_byte = _n_byte(run.state.policy)
     make = POLICY_REGISTRY.get(cfg.type)
     mode = run.config['env'].get('action_mode', 'clip')
-    info = RunInfo(config=None if run.by_hand else run.config, env_step=run.env_step if is_whole else 0)
-    if 'learn' in fields and not run.by_hand:  # the executor of its updates depends on these
-        buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
-        reuse, n_draw = reuse_of(buffer, n_sample), n_draw_of(buffer)
-        info = info._replace(max_env_step=run.config['max_env_step'], reuse=reuse, n_draw=n_draw)
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
-            options = {'seed': run.config['seed'], 'action_mode': mode, 'run': info, 'model': model}
-            policy = make(cfg, run.obs_space, run.action_space, enable_field=fields, **options)
+            policy: Policy = make(
+                cfg,
+                run.obs_space,
+                run.action_space,
+                enable_field=fields,
+                seed=run.config['seed'],
+                action_mode=mode,
+                run=_run_info(run, fields, is_whole),
+                model=model,
+            )
     except AllocationError as error:
         raise CheckpointError(
             run.path,
@@ -193,10 +211,27 @@ def build_policy(
     if not is_whole:
         return policy
     expected = policy.state_dict()
-    got = {key: run.state.policy[key] for key in expected if key in run.state.policy}
-    fit_state(expected, got, run.path, causes_of_misfits(run, plain(cfg)))
-    check_finite(expected, got, run.path)
+    state = {key: run.state.policy[key] for key in expected if key in run.state.policy}
+    fit_state(expected, state, run.path, causes_of_misfits(run, plain(cfg)))
+    check_finite(expected, state, run.path)
     return policy
+
+
+def _run_info(run: SavedRun, fields: Sequence[Mode], is_whole: bool) -> RunInfo:
+    """The information about its run that a loaded policy gets."""
+    info = RunInfo()
+    if is_whole:
+        info = info._replace(env_step=run.env_step)
+    if run.by_hand:
+        return info
+    info = info._replace(config=run.config)
+    if 'learn' not in fields:
+        return info
+    buffer = run.config['buffer']
+    n_sample = run.config['policy']['collect'].get('n_sample') or 1
+    return info._replace(  # the executor of its updates depends on these
+        max_env_step=run.config['max_env_step'], reuse=reuse_of(buffer, n_sample), n_draw=n_draw_of(buffer)
+    )
 
 
 def env_config_of(

@@ -14,7 +14,10 @@ from torch.profiler import ProfilerActivity, record_function
 from zoo.core.timer import Clocks
 from zoo.run.job import SerialJob
 
-WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
+WARM_UP = 2
+N_TRACED = 3
+N_OPERATOR = 10
+NAME_LEN = 60
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,8 @@ def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
     the run folder. A run that ends earlier (`close`) reports what it has. A profile does not change what is learned.
     Of several ranks the first one is profiled.
     """
-    n_left, n_needed = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration, WARM_UP + n_iter + N_TRACED
+    n_left = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration
+    n_needed = WARM_UP + n_iter + N_TRACED
     if job.leads and n_left < n_needed:
         logger.warning(
             'a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
@@ -65,7 +69,9 @@ def _measured(job: SerialJob, n_iter: int) -> Generator[None]:
             report.add(_times(job, readings))
     n_traced = 0
     is_cuda = job.policy.device.type == 'cuda'
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    activities = [ProfilerActivity.CPU]
+    if is_cuda:
+        activities.append(ProfilerActivity.CUDA)
     try:
         job.timer.label = record_function
         with torch.profiler.profile(activities=activities) as trace:
@@ -85,7 +91,8 @@ class _Report:
     """Writes text to the log and to a file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._text = path, ''
+        self._path = path
+        self._text = ''
 
     def add(self, text: str) -> None:
         logger.info('%s', text)
@@ -98,13 +105,16 @@ class _Report:
 
 def _times(job: SerialJob, readings: list[Clocks]) -> str:
     """A table of the parts of an iteration, and a line on evaluations, which are not in every iteration."""
-    n_iter, total = len(readings) - 1, readings[-1].since(readings[0])
+    n_iter = len(readings) - 1
+    total = readings[-1].since(readings[0])
     iteration_s = total.wall_s - total.seconds['evaluate']
     seconds = {name: value for name, value in total.seconds.items() if name != 'evaluate'}
     seconds['other'] = max(iteration_s - sum(seconds.values()), 0.0)
     rows = [('of an iteration', 'seconds', 'share', 'calls', 'env steps/s alone')]
     for name, value in seconds.items():
-        calls = f'{total.calls[name] / n_iter:,.0f}' if name in total.calls else ''
+        calls = ''
+        if name in total.calls:
+            calls = f'{total.calls[name] / n_iter:,.0f}'
         rows.append((name, f'{value / n_iter:.6f}', f'{value / iteration_s:.1%}', calls, _rate(total.env_step, value)))
     rows.append(('all', f'{iteration_s / n_iter:.6f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
     text = [
@@ -121,14 +131,19 @@ def _times(job: SerialJob, readings: list[Clocks]) -> str:
 
 def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
     """The cost of an evaluation, and its share of a run that has one every eval_freq env steps."""
-    freq, call_s = job.cfg.policy.eval.eval_freq, so_far.seconds['evaluate'] / so_far.calls['evaluate']
+    freq = job.cfg.policy.eval.eval_freq
+    call_s = so_far.seconds['evaluate'] / so_far.calls['evaluate']
     share = call_s / (call_s + freq * step_s)
     return f'evaluate: {call_s:.5f} s a call; one every {freq:,} env steps takes {share:.1%} of such a run'
 
 
 def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
     """A table of the costliest operators by self time, without the operators that they call."""
-    key = 'self_device_time_total' if is_cuda else 'self_cpu_time_total'
+    device = 'CPU'
+    key = 'self_cpu_time_total'
+    if is_cuda:
+        device = 'GPU'
+        key = 'self_device_time_total'
     costs = sorted(((getattr(a, key), a.count, a.key) for a in averages if not a.key.startswith('zoo/')), reverse=True)
     total = max(sum(cost for cost, _, _ in costs), 1e-9)
     rows = [
@@ -138,22 +153,21 @@ def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
             for cost, count, name in costs[:N_OPERATOR]
         ),
     ]
-    return '\n'.join(
-        [f'costliest operators by self time on the {"GPU" if is_cuda else "CPU"}, while traced', *_table(rows)]
-    )
+    return '\n'.join([f'costliest operators by self time on the {device}, while traced', *_table(rows)])
 
 
 def _rate(env_step: int, seconds: float) -> str:
-    return f'{env_step / seconds:,.0f}' if seconds > 0 else ''
+    if seconds > 0:
+        return f'{env_step / seconds:,.0f}'
+    return ''
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        '  '
-        + '  '.join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    """Lines of a table: the first column is aligned to the left, the others to the right."""
+    first_width, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(first_width)]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths, strict=True)]
+        lines.append('  ' + '  '.join(cells).rstrip())
+    return lines

@@ -62,7 +62,9 @@ def phase_threads(policy: Policy, rows: Mapping[Phase, int], limit: int) -> dict
     Args: policy: with eval mode; rows: number of rows in one forward pass: training envs, a minibatch, evaluation envs;
       limit: torch's threads at the start (OMP_NUM_THREADS, or the number of cores).
     """
-    work = multiply_adds(policy) if limit > 1 and policy.device.type == 'cpu' else 0
+    work = 0
+    if limit > 1 and policy.device.type == 'cpu':
+        work = multiply_adds(policy)
     return {phase: max(1, min(limit, work * n // PER_THREAD)) for phase, n in rows.items()}
 
 
@@ -85,7 +87,8 @@ class MultiplyAdds(TorchFunctionMode):
         self.total = 0
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        output, name = func(*args, **(kwargs or {})), getattr(func, '__name__', '')
+        output = func(*args, **(kwargs or {}))
+        name = getattr(func, '__name__', '')
         if name == 'linear' or name.startswith('conv'):
             self.total += output.numel() * args[1][0].numel()
         elif name in ('matmul', 'mm', 'bmm'):
@@ -95,7 +98,8 @@ class MultiplyAdds(TorchFunctionMode):
         return output
 
 
-ROW_BYTES, STEP_BYTES = 64, 1_000
+ROW_BYTES = 64
+STEP_BYTES = 1_000
 """Least memory of one sample without its observations: action, logit, value, reward and derived columns; and of one step
 of a rollout: the Python objects of its rows."""
 ENV_BYTES = {'sync': 2_000, 'async': 4 << 20}
@@ -124,22 +128,27 @@ Measured as the growth of the process over `sample_bytes`: 2.1 for ppo with vect
 
 def training_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The bytes that samples take while a policy learns from them: observations are copied then. Args: as `sample_bytes`."""
-    n_collected, n_kept = _sample_counts(config)
-    n_learned = min(n_kept, n_collected) if _is_on_disk(config) else n_kept
+    n_collected, n_learned = _sample_counts(config)
+    if _is_on_disk(config):
+        n_learned = min(n_learned, n_collected)
     return sample_bytes(config, obs_space) + round((OBS_COPIES - 1) * n_learned * _obs_bytes(obs_space))
 
 
 def sample_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
-    n_collected, n_kept = _sample_counts(config)
-    n_obs = n_collected if _is_on_disk(config) else max(n_collected, n_kept)
+    n_collected, n_learned = _sample_counts(config)
+    n_row = max(n_collected, n_learned)
+    n_obs = n_row
+    if _is_on_disk(config):
+        n_obs = n_collected
     n_step = _whole(config, 'policy.collect.n_step')
-    return n_obs * _obs_bytes(obs_space) + max(n_collected, n_kept) * ROW_BYTES + n_step * STEP_BYTES
+    return n_obs * _obs_bytes(obs_space) + n_row * ROW_BYTES + n_step * STEP_BYTES
 
 
 def _obs_bytes(obs_space: Space | None) -> int:
-    leaves = () if obs_space is None else leaf_spaces(obs_space)
-    return sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaves)
+    if obs_space is None:
+        return 0
+    return sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
 
 
 def _is_on_disk(config: ConfigLike) -> bool:
@@ -149,12 +158,14 @@ def _is_on_disk(config: ConfigLike) -> bool:
 
 def _sample_counts(config: ConfigLike) -> tuple[int, int]:
     """The numbers of samples that are collected or kept in a buffer, and of those that one phase learns from."""
-    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
-    n_phase = max(n_phase, _whole(config, 'policy.learn.aux_window'))
-    n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
-    parts = [_whole(config, f'buffer.{part}.size', 0) or size for part in PARTS]
-    n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), *parts)
-    return n_collected, (max(n_draw) or n_sample) * n_phase
+    n_step = _whole(config, 'policy.collect.n_step')
+    n_rollout = _whole(config, 'env.collector_env_num') * n_step * _n_copy(config, n_step)
+    size = _whole(config, 'buffer.size')
+    sizes = [_whole(config, f'buffer.{part}.size', 0) or size for part in PARTS]
+    n_drawn = max(_whole(config, 'buffer.n_sample', 0), _whole(config, 'buffer.policy.n_sample', 0))
+    n_sample = n_drawn or _whole(config, 'policy.collect.n_sample')
+    n_phase = max(_whole(config, 'policy.learn.aux_freq'), _whole(config, 'policy.learn.aux_window'))
+    return max(round(n_rollout), *sizes), n_sample * n_phase
 
 
 def memory_problem(config: ConfigLike, obs_space: Space | None = None) -> str:
@@ -166,17 +177,26 @@ def memory_problem(config: ConfigLike, obs_space: Space | None = None) -> str:
     n_eval_env = min(config['env']['evaluator_env_num'], config['policy']['eval']['n_episode'])
     one_env = ENV_BYTES.get(config['env']['vectorization'], 0)
     memory = machine_memory()
-    if (n_byte := (n_env + n_eval_env) * one_env) > memory:
-        what = f'env.collector_env_num {n_env} and env.evaluator_env_num {n_eval_env} ask for envs that take'
-    elif (n_byte := training_bytes(config, obs_space)) > memory:
-        overlaps = _n_copy(config, config['policy']['collect']['n_step']) > 1
-        given = {key: value_at(config, key) for key in (*SAMPLE_KEYS, *([OVERLAP] if overlaps else []))}
-        asked = ', '.join(f'{key} {value}' for key, value in given.items() if value is not None)
-        what = f'{asked} ask for samples that take'
-    else:
-        return ''
-    size = f'{n_byte / 1e9:,.0f}' if n_byte >= 10e9 else f'{n_byte / 1e9:,.2g}'
-    return f'{what} {size} GB or more but {memory_words()}; use fewer.'
+    env_bytes = (n_env + n_eval_env) * one_env
+    if env_bytes > memory:
+        asked = f'env.collector_env_num {n_env} and env.evaluator_env_num {n_eval_env}'
+        return _memory_sentence(asked, 'envs', env_bytes)
+    samples_bytes = training_bytes(config, obs_space)
+    if samples_bytes > memory:
+        keys = [*SAMPLE_KEYS]
+        if _n_copy(config, config['policy']['collect']['n_step']) > 1:
+            keys.append(OVERLAP)
+        values = {key: value_at(config, key) for key in keys}
+        asked = ', '.join(f'{key} {value}' for key, value in values.items() if value is not None)
+        return _memory_sentence(asked, 'samples', samples_bytes)
+    return ''
+
+
+def _memory_sentence(asked: str, things: str, n_byte: int) -> str:
+    size = f'{n_byte / 1e9:,.2g}'
+    if n_byte >= 10e9:
+        size = f'{n_byte / 1e9:,.0f}'
+    return f'{asked} ask for {things} that take {size} GB or more but {memory_words()}; use fewer.'
 
 
 def _n_copy(config: ConfigLike, n_step: int) -> float:
@@ -189,7 +209,9 @@ def _n_copy(config: ConfigLike, n_step: int) -> float:
 
 def _whole(config: ConfigLike, key: str, default: int = 1) -> int:
     value = value_at(config, key)
-    return value if isinstance(value, int) else default
+    if isinstance(value, int):
+        return value
+    return default
 
 
 PHASE_AT: dict[str, Phase] = {
@@ -209,13 +231,17 @@ class Threads(Observer):
 
     def handler(self, event: str) -> Callable[..., None] | None:
         phase = PHASE_AT.get(event)
-        return None if phase is None else lambda *_: use_threads(self._n_thread[phase])
+        if phase is None:
+            return None
+        return lambda *_: use_threads(self._n_thread[phase])
 
 
 MAPPED_FROM = 128 << 20  # bytes; a larger block is returned to the system as soon as it is freed
 _MAPPED_FROM_OLD = 32 << 20  # the largest value that an older glibc accepts for that: half of an arena's heap
 KEPT = 512 << 20  # bytes, at most, that are kept at the end of the heap
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+# of mallopt(3)
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _SETTINGS = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES')
 
 

@@ -48,7 +48,8 @@ class TrainResult:
     policies: dict[str, Policy] = field(default_factory=dict)  # of all learners by name; of a single one: {'': policy}
 
     def __repr__(self) -> str:
-        best, last = ('none' if x is None else f'{x:g}' for x in (self.best_return, self.last_return))
+        best = _number_text(self.best_return)
+        last = _number_text(self.last_return)
         return (
             f'TrainResult(policy={self.policy.cfg.type!r}, env_step={self.env_step:,}, best_return={best}, last_return={last},\n'
             f'  wall_s={self.wall_s:.1f}, env_step_per_s={self.env_step_per_s:,.0f}, stop_reason={self.stop_reason!r},\n'
@@ -72,6 +73,12 @@ class TrainResult:
         return None
 
 
+def _number_text(value: float | None) -> str:
+    if value is None:
+        return 'none'
+    return f'{value:g}'
+
+
 class ResultFile:
     """The file result.json, written with the state 'running' when a run begins, and again when it ends.
 
@@ -93,13 +100,19 @@ class ResultFile:
             self._facts['threads'] = dict(threads)
         self._before: dict[str, Any] = {}  # the earlier content; empty if there is no file, or a damaged one
         with suppress(OSError, ValueError, RecursionError):
-            found = json.loads(read_small(self._path))
-            self._before = found if isinstance(found, dict) else {}
-        n_before = self._before.get('n_killed')
-        n = (n_before if isinstance(n_before, int) else 0) + (self._before.get('state') == 'running')
-        if n:
-            self._facts['n_killed'] = n
-        self._write({'state': 'running', **(self._times({}) if self._before else {'seconds': {}, 'timed_s': 0.0})})
+            content = json.loads(read_small(self._path))
+            if isinstance(content, dict):
+                self._before = content
+        n_killed = self._before.get('n_killed')
+        if not isinstance(n_killed, int):
+            n_killed = 0
+        n_killed += self._before.get('state') == 'running'
+        if n_killed:
+            self._facts['n_killed'] = n_killed
+        times: dict[str, Any] = {'seconds': {}, 'timed_s': 0.0}
+        if self._before:
+            times = self._times({})
+        self._write({'state': 'running', **times})
 
     def keep(self) -> bool:
         """Restores the earlier content if it says that the run was done; returns whether it did."""
@@ -115,7 +128,9 @@ class ResultFile:
             each part and timed_s of this process, to which those of earlier ones are added; error: the reason of an early
             end, which is no failure of the run for Ctrl-C and the like.
         """
-        end = {'state': 'done' if is_done else 'stopped', **numbers, **self._times(numbers)}
+        end = {'state': 'stopped', **numbers, **self._times(numbers)}
+        if is_done:
+            end['state'] = 'done'
         if error is not None and not isinstance(error, (SystemExit, *STOP_REQUESTS)):
             end |= {'state': 'failed', 'error': without_passwords(show_error(error))}
         self._write(end)
@@ -127,19 +142,24 @@ class ResultFile:
 
     def _times(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """`seconds` and `timed_s`, summed over this process and earlier ones in this folder; {} if none is known."""
-        found = [(each['seconds'], each['timed_s']) for each in (self._before, numbers) if _has_times(each)]
-        if not found:
+        timed = [values for values in (self._before, numbers) if _has_times(values)]
+        if not timed:
             return {}
-        names = dict.fromkeys(name for seconds, _ in found for name in seconds)
-        sums = {name: round(sum(seconds.get(name, 0.0) for seconds, _ in found), 3) for name in names}
-        return {'seconds': sums, 'timed_s': round(sum(timed_s for _, timed_s in found), 3)}
+        seconds: dict[str, float] = {}
+        for values in timed:
+            for name, value in values['seconds'].items():
+                seconds[name] = seconds.get(name, 0.0) + value
+        return {
+            'seconds': {name: round(value, 3) for name, value in seconds.items()},
+            'timed_s': round(sum(values['timed_s'] for values in timed), 3),
+        }
 
     def _write(self, values: dict[str, Any]) -> None:
+        facts = {key: x for key, x in self._facts.items() if key not in values}
+        text = json.dumps(values | facts, indent=1)
         try:
             with whole_file(self._path) as file:
-                file.write(
-                    f'{json.dumps(values | {key: x for key, x in self._facts.items() if key not in values}, indent=1)}\n'.encode()
-                )
+                file.write(f'{text}\n'.encode())
         except OSError as error:
             logger.warning('%s cannot be written (%s); the run continues', self._path, error.strerror)
 
@@ -157,11 +177,11 @@ def is_time(value: object) -> TypeGuard[float]:
 
 def versions() -> dict[str, str]:
     """Versions of zoo, Python and the packages that results depend on most."""
-    found = {'zoo': VERSION, 'python': platform.python_version()}
+    numbers = {'zoo': VERSION, 'python': platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            numbers[name] = version(name)
+    return numbers
 
 
 def machine() -> dict[str, str | int]:
@@ -173,10 +193,10 @@ def machine() -> dict[str, str | int]:
     except OSError:
         cpu = platform.processor() or platform.machine()
     system = f'{platform.system()} {platform.release()}'
-    found: dict[str, str | int] = {'cpu': cpu, 'cores': n_core(), 'system': system}
+    facts: dict[str, str | int] = {'cpu': cpu, 'cores': n_core(), 'system': system}
     if torch.cuda.is_available():
-        found['gpu'] = torch.cuda.get_device_name()
-    return found
+        facts['gpu'] = torch.cuda.get_device_name()
+    return facts
 
 
 def command() -> list[str]:
@@ -184,29 +204,30 @@ def command() -> list[str]:
 
     Returns: [] if nobody typed a command, as in a notebook.
     """
-    file = Path(sys.argv[0] if sys.argv else '')
+    file = Path(next(iter(sys.argv), ''))
     if file.name == 'zoo' or file.parts[-2:] == ('zoo', '__main__.py'):
         n_rank = os.environ.get('WORLD_SIZE', '1')
-        ranks = (
-            []
-            if n_rank == '1'
-            else ['torchrun', f'--nproc-per-node={os.environ.get("LOCAL_WORLD_SIZE", n_rank)}', '-m']
-        )
+        ranks = []
+        if n_rank != '1':
+            ranks = ['torchrun', f'--nproc-per-node={os.environ.get("LOCAL_WORLD_SIZE", n_rank)}', '-m']
         return [*ranks, 'zoo', *sys.argv[1:]]
     if not file.name or file.name in NOTEBOOKS:
         return []
-    words = sys.orig_argv[1:]
-    is_spawned = '--multiprocessing-fork' in words  # it has the words of its parent in sys.argv
-    return ['python', *(sys.argv if is_spawned else words)]
+    arguments = sys.orig_argv[1:]
+    if '--multiprocessing-fork' in arguments:  # a spawned process has the words of its parent in sys.argv
+        arguments = sys.argv
+    return ['python', *arguments]
 
 
 def commit() -> str | None:
     """The git commit of the current folder; None if it is in no checkout. Uncommitted changes are not detected."""
     heads = (folder / '.git' / 'HEAD' for folder in (Path.cwd() / '.git').parents)
     try:
-        if (head := next(filter(Path.is_file, heads), None)) is None:
+        head = next(filter(Path.is_file, heads), None)
+        if head is None:
             return None
-        text, name = read_small(head.resolve()).decode(errors='replace'), ''
+        text = read_small(head.resolve()).decode(errors='replace')
+        name = ''
         if text.startswith('ref: refs/') and '..' not in text:
             name = text.removeprefix('ref: ').strip()
             file = next(filter(Path.is_file, (head.parent / name, head.parent / 'packed-refs')), head)
@@ -214,5 +235,5 @@ def commit() -> str | None:
     except OSError:
         return None
     # nothing but a commit: the checkout may be somebody else's, and its HEAD may name any file
-    found = re.search(f'^([0-9a-f]{{40}}|[0-9a-f]{{64}})(?: {re.escape(name)})?$', text, re.MULTILINE)
-    return found and found[1]
+    match = re.search(f'^([0-9a-f]{{40}}|[0-9a-f]{{64}})(?: {re.escape(name)})?$', text, re.MULTILINE)
+    return match and match[1]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from zoo.run.observers.stop_rules import StopRules
 
 NOT_NUMBERS = ('policy', 'policies', 'run_dir')  # fields of a TrainResult
+MAX_CHANGES = 10  # that the log names
 MAX_VALUE = 300  # characters of a changed value in the log: whole schedules and lists of layers
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,9 @@ def restore(
     collector.env_step = counter.env_step
     collector.collect_iter = counter.collect_iter
     collector.episodes.n_episode = counter.episode
-    collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
+    collector.episodes.n_reset = counter.episode
+    if counter.reset is not None:
+        collector.episodes.n_reset = counter.reset
     return Progress(
         eval_step=counter.eval_step,
         save_step=counter.env_step,
@@ -156,8 +159,9 @@ def _saved_learners(checkpoint: Checkpoint, run: SavedRun, parts: Parts, ranks: 
         if name not in parts.learners:
             logger.info('policy %r of the checkpoint is not used: this run has no such policy', name)
             continue
-        is_main = name == run.learners[0]
-        file = checkpoint if is_main else load_checkpoint(learner_file(run.path, name))
+        file = checkpoint
+        if name != run.learners[0]:
+            file = load_checkpoint(learner_file(run.path, name))
         saved = saved_run(of_rank(file, ranks, parts.n_rank))
         if saved.env_step != run.env_step:
             raise CheckpointError(
@@ -204,11 +208,15 @@ def changes(cfg: JobConfig, run: SavedRun) -> str:
 
     Values that follow from others, and keys that one of the two configs does not have, are left out.
     """
-    was, now = without_derived_values(storable(run.config)), without_derived_values(storable(cfg))
+    was = without_derived_values(storable(run.config))
+    now = without_derived_values(storable(cfg))
     if now['logger']['root'] == root_of(run):  # derived from the path of the checkpoint
         was = {**was, 'logger': {**was['logger'], 'root': root_of(run)}}
-    found = list(_differences(was, now))
-    return ', '.join(found[:10]) + (f' and {len(found) - 10} more' if len(found) > 10 else '')
+    differences = list(_differences(was, now))
+    text = ', '.join(differences[:MAX_CHANGES])
+    if len(differences) > MAX_CHANGES:
+        text += f' and {len(differences) - MAX_CHANGES} more'
+    return text
 
 
 def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
@@ -228,7 +236,8 @@ def stretched(cfg: JobConfig, run: SavedRun, env_step: int) -> Iterator[str]:
         is_same = old is not None and (old['start'], old['end']) == (new['start'], new['end'])
         if old is None or not is_same or (old.get('over'), new.get('over')) != lengths or lengths[0] == lengths[1]:
             continue
-        before, after = schedule_value(old, env_step), schedule_value(new, env_step)
+        before = schedule_value(old, env_step)
+        after = schedule_value(new, env_step)
         yield (
             f'{key} continues at {after:.2g} (was {before:.2g}): its schedule is as long as the run; {key}=... gives it another '
             'value'
@@ -270,7 +279,9 @@ def _load(run: SavedRun, learner: Learner) -> None:
     if type(n) is not int or not 0 <= n < 2**53:
         raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
     counter = state.counter
-    learner.n_sample = counter.env_step if counter.sample is None else counter.sample
+    learner.n_sample = counter.env_step
+    if counter.sample is not None:
+        learner.n_sample = counter.sample
 
 
 @contextmanager
@@ -294,7 +305,8 @@ def announce(job: RunView, checkpoint: Checkpoint, has_stopped: bool, rule: str 
     Args: has_stopped: it reached its stop_value; rule: the reason of a stop rule that ends it, if one does.
     """
     logger.info('resuming at env step %d in %s', job.env_step, job.run_dir)
-    if changed := changes(job.cfg, saved_run(checkpoint)):
+    changed = changes(job.cfg, saved_run(checkpoint))
+    if changed:
         logger.info('changed since it was saved: %s', changed)
     for sentence in stretched(job.cfg, saved_run(checkpoint), job.env_step):
         logger.warning('%s', sentence)
@@ -318,10 +330,14 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
     Raises: UserError if the config has an init_from of its own: it would have no effect.
     """
     saved = saved_run(checkpoint).config
-    before, now = saved.get('init_from'), cfg.init_from
-    before = before if isinstance(before, str) else None  # a file may hold anything
+    now = cfg.init_from
+    before = saved.get('init_from')
+    if not isinstance(before, str):  # a file may hold anything
+        before = None
     if now is not None and (before is None or os.path.abspath(now) != os.path.abspath(before)):
-        has = 'no init_from' if before is None else f'init_from {before}'
+        has = f'init_from {before}'
+        if before is None:
+            has = 'no init_from'
         raise UserError(
             f'init_from is {now} but {checkpoint.path}, from which the run continues, was saved with {has}, and its '
             'parameters count; leave init_from out, or begin a new run in another folder'
@@ -339,7 +355,8 @@ class Checkpoints(Observer):
         self._save_best = save_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        best, last = job.progress.best_return, job.progress.last_return
+        best = job.progress.best_return
+        last = job.progress.last_return
         if last is not None and (best is None or last > best):
             self.keep_best(job.progress)
 
@@ -362,7 +379,8 @@ class Ending(Observer):
     """
 
     def __init__(self, job: RunView, file: ResultFile | None) -> None:
-        self._job, self._file = job, file
+        self._job = job
+        self._file = file
         self._env_step: int | None = None  # at the end that is in result.json
 
     def finish(self, is_evaluated: bool) -> None:
@@ -398,7 +416,9 @@ class Ending(Observer):
                 self._env_step = self._job.env_step
                 is_signalled = isinstance(error, EnvError) and self._job.stop_requested()  # it ended env workers too
                 is_done = error is None and self._is_over()
-                self._file.end(self._numbers(), is_done, None if is_signalled else error)
+                if is_signalled:
+                    error = None
+                self._file.end(self._numbers(), is_done, error)
 
     def save(self, cause: BaseException | None = None) -> None:
         """Saves the end of the run. Raises: SaveError, which is only logged if an error that is not zoo's ended the run."""
@@ -408,7 +428,9 @@ class Ending(Observer):
             if cause is not None and not isinstance(cause, RunError):
                 logger.error('the end of the run is lost: %s', error)  # the cause is raised on, with its traceback
                 return
-            ended = f'; it had failed: {cause}' if cause is not None else ''
+            ended = ''
+            if cause is not None:
+                ended = f'; it had failed: {cause}'
             lost = SaveError(f'the end of the run, env step {self._job.env_step}, is lost: {error}{ended}')
             lost.result = self._job.result()
             raise lost from (cause or error)
