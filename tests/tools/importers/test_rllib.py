@@ -369,6 +369,56 @@ def test_connector_of_a_chain_is_read_by_its_words(call, model):
     assert {key: value for key, value in found.items() if key == 'obs_norm'} == model
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'clip'),
+    [
+        ('', 10.0),
+        ('clip_by_value=5', 5.0),
+        ('clip_by_value=None', 1e6),
+        ('clip_by_value=0', 1e6),
+        ('clip_by_value=1e9', 1e6),
+    ],
+)
+def test_bound_of_a_connector_that_filters_is_obs_clip(arguments, clip):
+    # RLlib clips normalised observations to +-clip_by_value, 10 by default; None and 0 are no bound; here at most 1e6
+    code = f'{SETUP}.env_runners(env_to_module_connector=lambda env: [MeanStdFilter({arguments})])'
+    model = from_code(f'config.lr = 1e-3\n{code}').config['policy']['model']
+    assert (model['obs_norm'], model['obs_clip']) == (True, clip)
+
+
+def test_observation_filter_has_no_bound():
+    # RLlib makes the filter of its older stack with clip=None; 1e6 is the largest bound here
+    model = from_code(f"{SETUP}.env_runners(observation_filter='MeanStdFilter')").config['policy']['model']
+    assert (model['obs_norm'], model['obs_clip']) == (True, 1e6)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'sentence'),
+    [
+        (
+            'clip_by_value=-5.0',
+            'MeanStdFilter.clip_by_value is -5.0, which cannot be read: it must be a number above 0',
+        ),
+        ('clip_by_value=bound(3)', 'MeanStdFilter.clip_by_value is worked out when the script runs'),
+        ('de_std_to_one=False', 'MeanStdFilter.de_std_to_one is False, which has no counterpart here'),
+        ('multi_agent=True', 'MeanStdFilter.multi_agent is True, .*: zoo trains one agent'),
+        ('**more', r'MeanStdFilter.\*\*more'),
+    ],
+)
+def test_argument_of_a_connector_without_a_counterpart_is_refused(arguments, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        from_code(f'{SETUP}.env_runners(env_to_module_connector=lambda env: MeanStdFilter({arguments}))')
+
+
+def test_argument_of_a_connector_that_is_compiled_is_refused_with_what_to_do():
+    config = PPOConfig(env='CartPole-v1', _env_to_module_connector=lambda env: [MeanStdFilter(clip_by_value=5.0)])
+    with pytest.raises(
+        ConfigError, match='MeanStdFilter.clip_by_value cannot be read .*convert the .py file'
+    ) as caught:
+        convert(config)
+    assert 'clip_by_value is policy.model.obs_clip' in str(caught.value)
+
+
 @pytest.mark.parametrize('connect', ['lambda env: Unknown()', 'lambda env: [MeanStdFilter(), Unknown(env)]', 'make(3)'])
 def test_connector_that_is_not_known_is_refused_and_obs_norm_named(connect):
     with pytest.raises(ConfigError, match=r'env_to_module_connector is .*MeanStdFilter is policy.model.obs_norm'):

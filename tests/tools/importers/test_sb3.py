@@ -109,6 +109,11 @@ def test_net_arch_is_the_same_network(arch, model):
     [
         ('policy', 'MlpQuantilePolicy', 'use MlpPolicy, CnnPolicy, MultiInputPolicy'),
         ('algo', 'sac', "the settings are rl-zoo3's of sac; only those of ppo, ppo_lstm, a2c, trpo are translated"),
+        (
+            'algo',
+            ['ppo'],
+            "the settings are rl-zoo3's of ['ppo']; only those of ppo, ppo_lstm, a2c, trpo are translated",
+        ),
         ('normalize', {'norm_obs_keys': ['a']}, 'policy.model.obs_norm normalises all entries that are no images'),
         ('normalize', {'clip_reward': 2.0}, 'normalised rewards are clipped to +-10 here'),
         ('normalize', {'epsilon': 0.1}, 'epsilon is 0.1, which has no counterpart here'),

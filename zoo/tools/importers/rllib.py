@@ -18,6 +18,7 @@ from zoo.tools.importers.conversion import (
     Draft,
     as_count,
     as_number,
+    as_positive,
     as_size,
     defaults,
     is_continuous,
@@ -50,14 +51,24 @@ def size_or_none(value: Any) -> int | None:
     return as_size(value)
 
 
+def bound_or_none(value: Any) -> float | None:
+    """Converts the bound of a filter; None for None and 0, which are no bound there. Raises: ValueError."""
+    if value is None or as_number(value) == 0:
+        return None
+    return as_positive(value)
+
+
 TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
+MAX_CLIP = 1e6  # of policy.model.obs_clip
 ROWS = rows_of(
     TABLES['keys'],
     schedule=schedule,
+    bound_or_none=bound_or_none,
     env_kwargs=lambda value: {'kwargs': mapping(value)},
     size_or_none=size_or_none,
     wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
 )
+FILTER_ARGUMENTS = {name.partition('.')[2] for name in ROWS if name.startswith('MeanStdFilter.')}
 
 
 def is_rllib(block: Any) -> bool:
@@ -151,7 +162,7 @@ def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
         is_needed = key in known and ROWS[key].kind != 'out'
         if is_needed or (is_set and (key in known or not name.startswith('_'))):
             data[key] = value
-    data |= _connected(settings)
+    data |= _connected(draft, settings)
     data['model'] = _model_of_object(settings, usual)
     draft.drop('other keys of the PPOConfig', "they have RLlib's defaults, or say nothing about learning")
     return data
@@ -196,14 +207,27 @@ def _model_of_object(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> d
     return model
 
 
-def _connected(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _connected(draft: Draft, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that the connectors of an object replace: the names in their code are read, it is not run."""
     data: dict[str, Any] = {}
     for key in TABLES['connectors_of']:
         connect = settings.get(f'_{key}', settings.get(key))
-        if connect is not None and not _is_removed(connect):
-            data |= connectors(key, _names_in(getattr(connect, '__code__', None)) or {repr(connect)})
+        if connect is None or _is_removed(connect):
+            continue
+        code = getattr(connect, '__code__', None)
+        names = _names_in(code)
+        data |= connectors(key, names or {repr(connect)})
+        if 'MeanStdFilter' in names:
+            _refuse_filter_arguments(draft, FILTER_ARGUMENTS & _argument_names_in(code))
     return data
+
+
+def _refuse_filter_arguments(draft: Draft, names: set[str]) -> None:
+    for name in sorted(names):
+        draft.refuse(
+            f'MeanStdFilter.{name} cannot be read from a compiled function; convert the .py file that makes the PPOConfig, '
+            'or leave it out there: clip_by_value is policy.model.obs_clip in a config of zoo.'
+        )
 
 
 def _names_in(code: object) -> set[str]:
@@ -211,6 +235,16 @@ def _names_in(code: object) -> set[str]:
     if not isinstance(code, types.CodeType):
         return set()
     return {*code.co_names, *code.co_freevars}.union(*map(_names_in, code.co_consts))
+
+
+def _argument_names_in(code: object) -> set[str]:
+    """Returns the names of keyword arguments in calls of compiled code, which keeps them in tuples of texts."""
+    names: set[str] = set()
+    for constant in getattr(code, 'co_consts', ()):
+        if isinstance(constant, tuple):
+            names.update(item for item in constant if isinstance(item, str))
+        names |= _argument_names_in(constant)
+    return names
 
 
 def connectors(key: str, words: set[str]) -> dict[str, Any]:
@@ -331,6 +365,7 @@ def _put_network(draft: Draft) -> None:
     given = draft.given
     if given.get('observation_filter') == 'MeanStdFilter':
         draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
+        _put_clip(draft)
     elif given.get('observation_filter') not in (None, 'NoFilter'):
         draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
     sizes = list(given.get('model.post_fcnet_hiddens') or given.get('model.head_fcnet_hiddens') or ())
@@ -343,6 +378,15 @@ def _put_network(draft: Draft) -> None:
             'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': size}, f'model.use_lstm, lstm_cell_size={size}'
         )
     _put_actions(draft)
+
+
+def _put_clip(draft: Draft) -> None:
+    """Sets the bound of normalised observations: a connector has one, the older observation_filter has none."""
+    clip = draft.given.get('MeanStdFilter.clip_by_value')
+    if clip is None:
+        draft.put('policy.model.obs_clip', MAX_CLIP, 'MeanStdFilter without a bound', 'the largest bound')
+    else:
+        draft.put('policy.model.obs_clip', min(clip, MAX_CLIP), f'MeanStdFilter.clip_by_value={clip:g}')
 
 
 def _put_actions(draft: Draft) -> None:
@@ -420,7 +464,11 @@ def _connectors_in(tree: ast.Module, settings: dict[str, Any]) -> dict[str, Any]
     for keyword in _keywords_in(tree):
         key = keyword.arg or ''
         if key in TABLES['connectors_of'] and settings.pop(key, None) is not None:
-            data |= connectors(key, words_of(_body_of_function(tree, keyword.value)))
+            body = _body_of_function(tree, keyword.value)
+            data |= connectors(key, words_of(body))
+            arguments = keywords_of_calls(body, {'MeanStdFilter': ()})
+            if arguments:
+                data['MeanStdFilter'] = {**data.get('MeanStdFilter', {}), **arguments}
     return data
 
 

@@ -129,13 +129,13 @@ def algorithm_of(block: Mapping[str, Any], file: str = '') -> str:
 
     Args: file: the name of a file of rl-zoo3, without .yml. Raises: ConfigError for the name of another algorithm.
     """
-    name = block.get('algo', file)
-    if name in OTHERS or ('algo' in block and name not in OF_ALGORITHM):
+    name = str(block.get('algo', file))  # a value that is no text is no algorithm either
+    if name in OF_ALGORITHM:
+        return name
+    if 'algo' in block or name in OTHERS:
         raise ConfigError(
             f"the settings are rl-zoo3's of {name}; only those of {', '.join(OF_ALGORITHM)} are translated."
         )
-    if name in OF_ALGORITHM:
-        return str(name)
     if str(block.get('policy')).endswith('LstmPolicy'):
         return 'ppo_lstm'
     return next((kind for key, kind in TABLES['marks'].items() if key in block), 'ppo')
