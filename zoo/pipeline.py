@@ -97,7 +97,8 @@ def serial_pipeline(
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder has a run of another
       config, cannot be written or another process uses it; EnvError, CallbackError, CheckpointError,
-      NonFiniteGradientError; TypeError for an argument that does not exist; SaveError if the end of the run could not be saved, whose `result` has the trained policy;
+      NonFiniteGradientError; TypeError for an argument that does not exist; SaveError if the end of the run could not be
+      saved, whose `result` has the trained policy;
       Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # if it was removed, no run folder can be made
@@ -189,23 +190,7 @@ def _run(
                 note(launch, job.run_dir)
                 if is_own and job.leads:
                     remember_started(job.run_dir, storable(job.cfg))
-                job.start()
-                if job.leads:
-                    _say_how_far_it_trains(job)
-                if job.leads and job.train_iter >= max_train_iter:
-                    logger.warning(
-                        'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d; raise that',
-                        job.train_iter,
-                        max_train_iter,
-                    )
-                while not job.agreement.ends(job, received) and job.train_iter < max_train_iter:
-                    next(iterations)
-                iterations.close()  # ends a profile
-                is_signalled = job.agreement.stops(False, received) is not None
-                if job.done and not is_signalled:
-                    _say_what_is_left(job)
-                job.finish(evaluate=not is_signalled)
-                result = job.result()
+                result = _train(job, iterations, received, max_train_iter)
         except GivenUp:  # while the run was being made
             pass
         except Exception as error:
@@ -222,6 +207,27 @@ def _run(
                 _say_that_it_was_stopped(received[0], run_dir, cfg)
             raise Interrupted(128 + received[0])
         return result
+
+
+def _train(job: SerialJob, iterations: Generator[None], received: list[int], max_train_iter: float) -> TrainResult:
+    """Trains until the job is done, or a signal came. Args: received: gets the number of the signal."""
+    job.start()
+    if job.leads:
+        _say_how_far_it_trains(job)
+    if job.leads and job.train_iter >= max_train_iter:
+        logger.warning(
+            'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d; raise that',
+            job.train_iter,
+            max_train_iter,
+        )
+    while not job.agreement.ends(job, received) and job.train_iter < max_train_iter:
+        next(iterations)
+    iterations.close()  # ends a profile
+    is_signalled = job.agreement.stops(False, received) is not None
+    if job.done and not is_signalled:
+        _say_what_is_left(job)
+    job.finish(evaluate=not is_signalled)
+    return job.result()
 
 
 def _say_that_it_was_stopped(signal: int, run_dir: Path | None, cfg: JobConfig) -> None:

@@ -32,6 +32,7 @@ from zoo.model.check import AllocationError, AllocationLimit
 from zoo.model.inputs import unscaled_bytes
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
+from zoo.policy.modes import CollectMode
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import (
     Checkpoint,
@@ -64,6 +65,7 @@ from zoo.run.resources import Phase, Threads, keep_freed_memory, memory_problem,
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.run.roster import ONE_LEARNER, Roster
+from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
 from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
@@ -110,8 +112,7 @@ def make_parts(
     first_env = ranks.rank * cfg.env.collector_env_num
     envs: list[Any] = []
     if engine is None:
-        first_of_ranks = None if ranks.size == 1 else first_env
-        groups = make_env_groups(cfg.env, device, restarts, first_of_ranks, cfg.seed)
+        groups = make_env_groups(cfg.env, device, restarts, first_env if ranks.size > 1 else None, cfg.seed)
         envs = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
@@ -126,18 +127,14 @@ def make_parts(
         policy = None  # the others have new ones
         model = None
     first = next(iter(learners.values())).policy
-    if first.compile_env is not None:
-        for env in envs:
-            env.compile(first.compile_env)
     infos = _info_keys(cfg)
     evaluators = _make_evaluators(cfg, learners, eval_envs, infos, roster)
     if engine is None:
         modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
-        collector = roster.collector(envs, modes, infos, first_env)
-        if envs[0].is_tensor_program and device != 'cpu':
-            from zoo.worker.gpu import CapturedRollout
-
-            collector.take_steps = CapturedRollout(collector)
+        if first.compile_env is not None:
+            for env in envs:
+                env.compile(first.compile_env)
+        collector = _make_collector(roster, envs, modes, infos, first_env, device)
     else:
         from zoo.cluster.remote_collector import start_runners
 
@@ -155,8 +152,28 @@ def make_parts(
     )
 
 
+def _make_collector(
+    roster: Roster,
+    envs: Sequence[AnyVectorEnv],
+    modes: Mapping[str, CollectMode],
+    infos: InfoKeys,
+    first_env: int,
+    device: str,
+) -> Collector:
+    """Makes the collector of envs of this process. Args: device: of the policies; the others: see `Roster.collector`."""
+    collector = roster.collector(envs, modes, infos, first_env)
+    if envs[0].is_tensor_program and device != 'cpu':
+        from zoo.worker.gpu import CapturedRollout
+
+        collector.take_steps = CapturedRollout(collector)
+    return collector
+
+
 def _reason_for_eager_steps(configs: Mapping[str, JobConfig], policy: Policy | None, callbacks: str) -> str:
-    """The reason to execute gradient steps eagerly, '' if there is none. Args: policy: of the first learner; callbacks: see `must_be_eager`."""
+    """The reason to execute gradient steps eagerly, '' if there is none.
+
+    Args: policy: that was given for the first learner; callbacks: as in `must_be_eager`, '' if there are none.
+    """
     why = ''
     if callbacks:
         for cfg in configs.values():
@@ -284,7 +301,7 @@ class RunBuilder:
         return {name: os.path.abspath(cfg.init_from) for name, cfg in configs.items() if cfg.init_from}
 
     def _begin_learner(self, learner: Learner, start: str | None) -> None:
-        """Checks the policy of a new run, and copies the parameters of a checkpoint into it. Args: start: path of that, or None."""
+        """Checks the policy of a new run. Args: start: path of a checkpoint whose parameters it gets, or None."""
         policy = learner.policy
         policy.check_fields()
         if self._leads:

@@ -67,38 +67,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         yield problem
         return  # the checks below may take long for such numbers
     n_sample = value_at(config, N_SAMPLE)
-    batch_size = value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
-        size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
-        for key in ('batch_size', 'critic_batch_size'):
-            n = value_at(config, f'policy.learn.{key}')
-            if isinstance(n, int) and config['buffer']['type'] == 'rollout' and n_sample % n:
-                yield (
-                    f'policy.learn.{key} is {n} but a rollout has {size}: {_dropped(n_sample, n)}; use a divisor, e.g. '
-                    f'{around(n_sample, n)}.'
-                )
-        is_single = batch_size == 1 or (batch_size is None and n_sample == 1)
-        if is_single and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
-            size_text = '1'
-            if batch_size is None:
-                size_text = 'null and a rollout has 1 sample'
-            yield (
-                f'policy.learn.batch_size is {size_text} but '
-                "policy.learn.adv_norm is 'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or "
-                "adv_norm 'batch' or 'off'."
-            )
-        yield from _aux_problems(config, n_sample)
-        yield from _sequence_problems(config)
-        if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
-            from zoo.buffer.replay import draw_problems
-
-            critic_size = value_at(config, 'policy.learn.critic_batch_size')
-            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], critic_size)
-        if config['max_env_step'] < n_sample:
-            yield (
-                f'max_env_step is {config["max_env_step"]} but a rollout has {size}: nothing would be trained; '
-                f'use {n_sample} or more, or a smaller {N_STEP}.'
-            )
+        yield from _rollout_problems(config, n_sample)
     yield from _buffer_problems(config)
     yield from callback_problems(config['callbacks'])
     device = str(config['policy'].get('device', 'auto'))
@@ -115,6 +85,41 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     yield from cluster_problems(config)
     yield from lag_problems(config)
     yield from correction_problems(config)
+
+
+def _rollout_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
+    """Problems of numbers of samples that do not fit a rollout of n_sample."""
+    batch_size = value_at(config, 'policy.learn.batch_size')
+    size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
+    for key in ('batch_size', 'critic_batch_size'):
+        n = value_at(config, f'policy.learn.{key}')
+        if isinstance(n, int) and config['buffer']['type'] == 'rollout' and n_sample % n:
+            yield (
+                f'policy.learn.{key} is {n} but a rollout has {size}: {_dropped(n_sample, n)}; use a divisor, e.g. '
+                f'{around(n_sample, n)}.'
+            )
+    is_single = batch_size == 1 or (batch_size is None and n_sample == 1)
+    if is_single and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
+        size_text = '1'
+        if batch_size is None:
+            size_text = 'null and a rollout has 1 sample'
+        yield (
+            f'policy.learn.batch_size is {size_text} but '
+            "policy.learn.adv_norm is 'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or "
+            "adv_norm 'batch' or 'off'."
+        )
+    yield from _aux_problems(config, n_sample)
+    yield from _sequence_problems(config)
+    if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
+        from zoo.buffer.replay import draw_problems
+
+        critic_size = value_at(config, 'policy.learn.critic_batch_size')
+        yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], critic_size)
+    if config['max_env_step'] < n_sample:
+        yield (
+            f'max_env_step is {config["max_env_step"]} but a rollout has {size}: nothing would be trained; '
+            f'use {n_sample} or more, or a smaller {N_STEP}.'
+        )
 
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:

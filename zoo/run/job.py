@@ -44,12 +44,12 @@ class SerialJob(RunView):
     Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy, model, callbacks,
       on_evaluation: as there; checkpoint: to continue from; run_dir: the folder of the run, instead of a new one below
       logger.root; ranks: those that train together, of which only rank 0 writes.
-    Attributes: learners: by name, the first one first; learner: that of the current event, else the first one, whose policy,
-      buffer and learn mode are also attributes of the run; stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
-      `pipeline`, complete; envs: those of training and evaluation, whose attributes may be read and set between rollouts;
-      is_whole: whether the state is that of complete updates; false after an error in the middle of a round; leads: whether
-      this process writes files: of several ranks, only rank 0 does; is_alone: whether it trains alone: one of several ranks
-      must do nothing alone that the others would wait for.
+    Attributes: learners: by name, the first one first; learner: that of the current event, else the first one; its policy,
+      buffer and learn mode are also attributes of the run; stop_requested: called during evaluations, which may be long;
+      returns whether to stop; options: the section `pipeline`, complete; envs: those of training and evaluation, whose
+      attributes may be read and set between rollouts; is_whole: whether the state is that of complete updates; false after
+      an error in the middle of a round; leads: whether this process writes files: of several ranks, only rank 0 does;
+      is_alone: whether it trains alone: one of several ranks must do nothing alone that the others would wait for.
     """
 
     def __init__(

@@ -86,6 +86,6 @@ class Learner:
 
 
 def config_of_learner(cfg: JobConfig, name: str, **sections: Any) -> JobConfig:
-    """The config of a run with other sections, e.g. `policy`, for one of its further learners, which has its own random numbers."""
+    """The config of a run with other sections, for a learner that is not its first one, which has its own random numbers."""
     seed = int(stream(cfg.seed, 'learner', name).generate_state(1)[0])
     return cfg.model_copy(update={**sections, 'seed': seed})

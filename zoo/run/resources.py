@@ -119,7 +119,9 @@ SAMPLE_KEYS = (
 
 
 OBS_COPIES = 2.2
-"""Memory of the observations in an update, as a multiple of their own: the rollout, its rows in the order of minibatches, a minibatch.
+"""Memory of the observations in an update, as a multiple of their own.
+
+They are there as the rollout, as its rows in the order of minibatches, and as a minibatch.
 
 Measured as the growth of the process over `sample_bytes`: 2.1 for ppo with vectors of 100,000 numbers, and 2.2 with images of
 84x84x4 bytes; 2.0 for ppg, over the samples of its auxiliary phase.
