@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Text
 
+from tests.env.closing_envs import Closing
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.forked import run_python
 from tests.policy_envs import job_config
@@ -25,40 +23,6 @@ from zoo.run.config import resolve_config
 
 ROOT = Path(__file__).parents[2]
 
-
-def _close(how: str) -> None:
-    if how == 'raise':
-        raise ValueError('no such window')
-    if how == 'exit':
-        sys.exit('bye')
-    if how == 'hang':
-        time.sleep(3600)
-
-
-class Closing(LimitEnv):
-    """LimitEnv whose close raises, exits the program or hangs, as `how` says."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self._how = how
-
-    def close(self) -> None:
-        _close(self._how)
-
-
-class ClosingVector(LimitVectorEnv):
-    """The same as a vector env."""
-
-    def __init__(self, num_envs: int = 1, how: str = '') -> None:
-        super().__init__(num_envs)
-        self._how = how
-
-    def close_extras(self, **kwargs: Any) -> None:
-        _close(self._how)
-
-
-closing_env = Closing
-gymnasium.register('Closing-v0', entry_point=Closing, vector_entry_point=ClosingVector)
 
 WORDS = {
     'raise': 'close raised ValueError: no such window',
@@ -164,7 +128,7 @@ def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.Log
 @pytest.mark.soak
 def test_process_ends_though_an_env_hangs_in_close(tmp_path: Path) -> None:
     env = dict(kwargs={'how': 'hang'}, step_timeout=0.2, vectorization='sync')
-    cfg = job_config(tmp_path, 'tests.env.test_closing:closing_env', env=env, max_env_step=64)
+    cfg = job_config(tmp_path, 'tests.env.closing_envs:Closing', env=env, max_env_step=64)
     save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
     done = run_python('-m', 'zoo', 'train', tmp_path / 'config.yaml', cwd=ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr

@@ -6,10 +6,11 @@ from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
-from tests.envs import LimitEnv, LimitSameStepVectorEnv, play
+from tests.env import raising_envs
+from tests.env.raising_envs import RaisingEnv, SimulatorError
+from tests.envs import play
 from zoo.core.processes import GivenUp
 from zoo.env import EnvConfig, EnvError, check_env, make_env, make_vector_env
 from zoo.run.checkpoint.file import load_checkpoint
@@ -19,55 +20,9 @@ QUICK = (
     'max_env_step=64 env.check=false env.collector_env_num=2 env.evaluator_env_num=1 logger.console=off '
     'policy.collect.n_step=16 policy.learn.batch_size=16 policy.eval.n_episode=1 logger.tensorboard=false'
 ).split()
-HERE = Path(__file__)
+HOME = raising_envs.__name__
+HERE = Path(raising_envs.__file__)
 CALLS = ['constructor', 'reset', 'step']
-
-
-class SimulatorError(Exception):
-    """An exception class that neither zoo nor numpy knows."""
-
-
-class RaisingEnv(LimitEnv):
-    """Raises in one of its calls: the constructor, every reset, or only the n-th step."""
-
-    def __init__(self, call: str, error: Any = SimulatorError, n_step: int = 1) -> None:
-        super().__init__(limit=100)
-        self.call, self.error, self.n_left = call, error, n_step
-        self.fail_in('constructor')
-
-    def fail_in(self, call: str) -> None:
-        if call == self.call:
-            raise self.error('a joint\nis loose')
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.fail_in('reset')
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        self.n_left -= 1
-        if not self.n_left:
-            self.fail_in('step')
-        return super().step(action)
-
-
-class RaisingVectorEnv(LimitSameStepVectorEnv):
-    fail_in: Any = RaisingEnv.fail_in
-
-    def __init__(self, num_envs: int = 1, call: str = 'step', error: Any = SimulatorError) -> None:
-        super().__init__(num_envs)
-        self.call, self.error = call, error
-        self.fail_in('constructor')
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.fail_in('reset')
-        return super().reset(**kwargs)
-
-    def step(self, actions: Any) -> Any:
-        self.fail_in('step')
-        return super().step(actions)
-
-
-gymnasium.register('Raising-v0', entry_point=RaisingEnv, vector_entry_point=RaisingVectorEnv)
 
 
 def run(how: str, **kwargs: Any) -> None:
@@ -76,7 +31,7 @@ def run(how: str, **kwargs: Any) -> None:
 
 
 def place(how: str, call: str) -> str:
-    name = 'Raising-v0' if how == 'batched' else f'{__name__}:RaisingEnv'
+    name = 'Raising-v0' if how == 'batched' else f'{HOME}:RaisingEnv'
     when = {'constructor': 'while it was made', 'reset': 'step 0', 'step': 'step 1'}[call]
     return f"env '{name}'{'' if how == 'batched' else ', index 0'}, {when}"
 
@@ -89,7 +44,7 @@ def test_env_exception_passes_through_with_env_index_and_step(how: str, call: st
     assert str(raised.value) == 'a joint\nis loose'
     where, at = raised.value.env_place  # type: ignore[attr-defined]
     assert where == place(how, call)
-    assert at == f'{__file__}:{line_of("raise self.error")}'
+    assert at == f'{HERE}:{line_of("raise self.error")}'
     if hasattr(raised.value, '__notes__'):  # from Python 3.11 on
         assert raised.value.__notes__ == [f'in {where}']
     if how == 'async' and call != 'constructor':  # which is called in this process first
@@ -106,7 +61,7 @@ def test_check_env_and_make_env_name_the_env(call: str) -> None:
     with pytest.raises(SimulatorError) as raised:
         check_env(config)
     step = {'constructor': 'while it was made', 'reset': 'index 0, step 0', 'step': 'index 0, step 1'}[call]
-    assert raised.value.env_place[0] == f"env '{__name__}:RaisingEnv', {step}"  # type: ignore[attr-defined]
+    assert raised.value.env_place[0] == f"env '{HOME}:RaisingEnv', {step}"  # type: ignore[attr-defined]
     if call == 'constructor':
         with pytest.raises(SimulatorError) as raised:
             make_env(config)
@@ -121,7 +76,7 @@ def test_env_that_exits_the_program_or_a_loop_is_an_error_and_no_exit(how: str, 
     with pytest.raises(EnvError) as raised:
         run(how, call=call, error=kind)
     assert str(raised.value).startswith(
-        f'{place(how, call)}: its code raised {kind.__name__}: a joint is loose at {__file__}:'
+        f'{place(how, call)}: its code raised {kind.__name__}: a joint is loose at {HERE}:'
     )
 
 
@@ -150,20 +105,20 @@ def test_train_says_one_sentence_and_exits_1(
     how: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    env_id = 'Raising-v0' if how == 'batched' else f'{__name__}:RaisingEnv'
+    env_id = 'Raising-v0' if how == 'batched' else f'{HOME}:RaisingEnv'
     env = [f'env.id={env_id}', f'env.kwargs={{call: {call}}}', f'env.vectorization={how}', 'env.collector_group_num=1']
     assert main(['train', 'cartpole_ppo', *QUICK, *env, 'env.action_mask=off']) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if 'error' in line or 'Traceback' in line]
-    wanted = place(how, call).replace(f'{__name__}:RaisingEnv', env_id)
+    wanted = place(how, call).replace(f'{HOME}:RaisingEnv', env_id)
     assert lines == [
         f'zoo: error: {wanted}: its code raised SimulatorError: a joint is loose '
-        f'({__file__}:{line_of("raise self.error")}); --debug shows the traceback'
+        f'({HERE}:{line_of("raise self.error")}); --debug shows the traceback'
     ]
 
 
 def test_train_with_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    env = [f'env.id={__name__}:RaisingEnv', 'env.kwargs={call: reset}', 'env.action_mask=off']
+    env = [f'env.id={HOME}:RaisingEnv', 'env.kwargs={call: reset}', 'env.action_mask=off']
     with pytest.raises(SimulatorError):
         main(['train', 'cartpole_ppo', *QUICK, *env, '--debug'])
 

@@ -18,7 +18,7 @@ import torch
 from gymnasium.spaces import Discrete
 
 import tests
-from tests.env import test_closing, test_errors
+from tests.env import closing_envs, raising_envs
 from tests.envs import LimitEnv, play
 from tests.processes import left
 from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env, workers
@@ -210,11 +210,11 @@ def test_worker_whose_env_stops_the_program_is_a_sentence(stop: type[BaseExcepti
         play(make(StopEnv, kwargs=dict(error=stop, call=call)), [0, 0, 0])
     when = {'constructor': 'its construction', 'reset': 'the reset after step 0', 'step': 'step 1'}[call]
     words = f"env '{__name__}:StopEnv', index 0: its code raised {stop.__name__}: a joint is loose at {when} ("
-    assert str(raised.value).startswith(f'{words}{test_errors.__file__}:')
+    assert str(raised.value).startswith(f'{words}{raising_envs.__file__}:')
     assert 'raise self.error' in str(raised.value.__cause__)  # the traceback of the worker
 
 
-class StopEnv(test_errors.RaisingEnv):
+class StopEnv(raising_envs.RaisingEnv):
     """Raises only in a worker, not in the parent, which makes the first env too."""
 
     parent = os.getpid()
@@ -234,7 +234,7 @@ def test_make_vector_env_worker_that_raises_in_the_constructor_passes_through_wi
 # --- closing has a deadline, and a failed close is a warning
 
 
-class CloseEnv(test_closing.Closing):
+class CloseEnv(closing_envs.Closing):
     """Closes badly in a worker only."""
 
     parent = os.getpid()
@@ -255,7 +255,7 @@ class CloseEnv(test_closing.Closing):
 def test_close_that_hangs_or_raises_is_one_warning_with_env_and_index(how: str, message: str, caplog: Any) -> None:
     play(make(CloseEnv, kwargs={'how': how}, action_mask='off', step_timeout=5.0))
     warned = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
-    where = dict(name=f'{__name__}:CloseEnv', file=test_closing.__file__)
+    where = dict(name=f'{__name__}:CloseEnv', file=closing_envs.__file__)
     assert len(warned) == 1 and warned[0].startswith(message.format(**where))
 
 

@@ -14,6 +14,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 
+from tests.env.inspection.checked_envs import NoSeedEnv, RandomEnv, shows, step_env
 from tests.envs import LimitEnv, LimitVectorEnv, limit_env, play
 from tests.policy_envs import job_config
 from zoo import serial_pipeline
@@ -22,18 +23,6 @@ from zoo.core.errors import UserError, env_failure
 from zoo.env import EnvConfig, EnvContractError, check_env, make_env, make_vector_env
 from zoo.env.config import env_config
 from zoo.env.inspection.inspect import inspect_env
-
-
-class StepEnv(LimitEnv):
-    """Returns `change(obs, reward, terminated, truncated, info)` from its 2nd step on."""
-
-    def __init__(self, change: Any, n_good: int = 1) -> None:
-        super().__init__()
-        self.change, self.n_good = change, n_good
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        return result if self._n_step <= self.n_good else self.change(*result)
 
 
 class ResetEnv(LimitEnv):
@@ -45,20 +34,6 @@ class ResetEnv(LimitEnv):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         return self.change(*super().reset(seed=seed))
-
-
-class ShowEnv(LimitEnv):
-    """Every observation is `obs`."""
-
-    def __init__(self, obs: Any, space: gymnasium.Space) -> None:
-        super().__init__()
-        self.observation_space, self.obs = space, obs
-
-    def reset(self, **kwargs: Any) -> Any:
-        return self.obs, super().reset(**kwargs)[1]
-
-    def step(self, action: Any) -> Any:
-        return (self.obs, *super().step(action)[1:])
 
 
 class NestedEnv(LimitEnv):
@@ -82,14 +57,6 @@ class NestedEnv(LimitEnv):
     def shown(self) -> Any:
         number = np.array(self.np_random.random(), np.float32)
         return {'own': (2, number), 'bits': np.array([0, 1], np.int8), 'places': np.array([2, 5])}
-
-
-def step_env(change: Any, **kwargs: Any) -> dict[str, Any]:
-    return dict(id=StepEnv, kwargs={'change': change, **kwargs})
-
-
-def shows(obs: Any, space: gymnasium.Space) -> dict[str, Any]:
-    return dict(id=ShowEnv, kwargs={'obs': obs, 'space': space})
 
 
 def nan_reward(o: Any, r: Any, *v: Any) -> Any:
@@ -185,15 +152,10 @@ def test_check_env_break_names_env_step_and_value_and_what_env_check_false_would
     with pytest.raises(EnvContractError) as raised:
         check_env(EnvConfig(**fields))
     said = str(raised.value)
-    assert said.startswith(f"env '{__name__}:{fields['id'].__name__}', index 0, {message}")
+    assert said.startswith(f"env '{fields['id'].__module__}:{fields['id'].__name__}', index 0, {message}")
     takes = all(takes_12_steps(EnvConfig(**fields, check=False, vectorization=how)) for how in ('sync', 'async'))
     assert ('(env.check=false only moves this error into the run).' in said) == (not takes), said
     assert said.endswith(', or set env.check=false to train with it.') == takes, said
-
-
-class NoSeedEnv(LimitEnv):
-    def reset(self) -> Any:  # type: ignore[override]
-        return super().reset()
 
 
 class NoOptionsEnv(LimitEnv):
@@ -217,15 +179,6 @@ class MaskEnv(LimitEnv):
 
     def step(self, action: Any) -> Any:
         return (*super().step(action)[:4], self._info())
-
-
-class RandomEnv(LimitEnv):
-    """Its first observation is drawn from a stream that no seed reaches."""
-
-    rng = np.random.default_rng(0)
-
-    def reset(self, **kwargs: Any) -> Any:
-        return self.rng.random(1, np.float32), super().reset(**kwargs)[1]
 
 
 class RandomBreakEnv(RandomEnv):
@@ -260,7 +213,7 @@ LATE_MASK, NO_MASK = {'masks': lambda t: [1, 0] if t else None}, {'masks': lambd
 def test_check_env_fault_that_shows_later_is_named_with_its_step(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvContractError) as raised:
         check_env(EnvConfig(**fields))
-    assert str(raised.value).startswith(f"env '{__name__}:{fields['id'].__name__}', index 0, {message}")
+    assert str(raised.value).startswith(f"env '{fields['id'].__module__}:{fields['id'].__name__}', index 0, {message}")
 
 
 # --- envs whose wrappers do a part of the work: what is inside them cannot be called alone
@@ -769,7 +722,7 @@ def test_check_env_warns_once_and_says_where(fields: dict[str, Any], n_step: int
 def test_check_env_unseeded_env_is_a_warning_that_names_the_switch(caplog: pytest.LogCaptureFixture) -> None:
     (sentence,) = check_env(EnvConfig(id=RandomEnv))
     assert sentence.startswith(
-        f"env '{__name__}:RandomEnv', index 0, step 0: two resets with seed={SEED} returned array"
+        f"env '{RandomEnv.__module__}:RandomEnv', index 0, step 0: two resets with seed={SEED} returned array"
     )
     assert sentence.endswith(
         'so no run with this env can be repeated; call super().reset(seed=seed) and draw all random numbers from '

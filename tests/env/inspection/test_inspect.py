@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 
-from tests.env.inspection.test_check import NoSeedEnv, RandomEnv, shows, step_env
+from tests.env.inspection.checked_envs import NoSeedEnv, RandomEnv, shows, step_env
 from tests.envs import LimitEnv, LimitVectorEnv, limit_env
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError

@@ -252,7 +252,7 @@ def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
     assert result.last_return == 5 * 6
     monkeypatch.setattr('zoo.run.checkpoint.consent.given', set())
     with pytest.raises(
-        CheckpointError, match=r"env\.wrappers\.type is '.*test_user_wrappers:Add'\), which is loaded only with"
+        CheckpointError, match=r"env\.wrappers\.type is '.*test_wrappers_of_users:Add'\), which is loaded only with"
     ):
         serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['tests.envs'])
     more = serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['tests.envs', HERE])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.env.tensor.test_vector import Track
+from tests.env.tensor.tracks import Track
 from tests.forked import run_python
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env import (
