@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,3 +132,17 @@ def native() -> Library:
     library, why = load()
     assert library is not None, why
     return library
+
+
+@pytest.fixture(scope='session')
+def _finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.policy_envs import job_config  # not above: they import much, and the options are not known there
+    from zoo.pipeline import serial_pipeline
+
+    return serial_pipeline(job_config(tmp_path_factory.mktemp('finished'))).run_dir
+
+
+@pytest.fixture
+def finished(_finished: Path, tmp_path: Path) -> Path:
+    """The folder of a finished run of `job_config(tmp_path)`: 256 env steps, with its last and its best checkpoint."""
+    return shutil.copytree(_finished, tmp_path / 'run' / _finished.name)

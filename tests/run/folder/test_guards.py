@@ -54,7 +54,7 @@ class ClosesFiles(LimitEnv):
 
 
 def test_run_of_an_env_that_closes_all_files_ends_as_any_other(tmp_path: Path) -> None:
-    path = config_file(tmp_path / 'job.yaml', tmp_path, 'tests.run.test_folder_guards:ClosesFiles')
+    path = config_file(tmp_path / 'job.yaml', tmp_path, 'tests.run.folder.test_guards:ClosesFiles')
     done = run_zoo('train', path)
     assert done.returncode == 0 and 'Traceback' not in done.stderr, done.stderr
     RunLock(tmp_path).close()

@@ -273,7 +273,7 @@ def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
 @pytest.mark.parametrize('how', ['python', 'c'])
 def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
     """The hang is a problem in the report; if the call cannot be interrupted, the process ends instead."""
-    done = run_zoo('check-env', f'tests.run.test_signals:hangs_in_{how}', '--import', _impatient(tmp_path))
+    done = run_zoo('check-env', f'tests.worker.test_env_watch:hangs_in_{how}', '--import', _impatient(tmp_path))
     assert done.returncode == 1, done.stderr
     said = done.stdout + done.stderr
     assert f"hangs_in_{how}', index 0, in its check: no answer within 0.5 s, at {THIS}" in said
@@ -283,7 +283,7 @@ def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) ->
 
 @pytest.mark.long
 def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
-    assert run_zoo('check-env', 'tests.run.test_signals:ctrl_c_env').returncode == -signal.SIGINT
+    assert run_zoo('check-env', 'tests.worker.test_env_watch:ctrl_c_env').returncode == -signal.SIGINT
 
 
 @pytest.mark.long
@@ -291,7 +291,7 @@ def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
     env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=0.5, vectorization='sync')
     HangingEnv.n_made = 100  # so that no env hangs in the training
     result = serial_pipeline(job_config(tmp_path, hanging_env, env=env, max_env_step=64))
-    done = run_zoo('eval', result.run_dir, '--import', 'tests.run.test_signals')
+    done = run_zoo('eval', result.run_dir, '--import', 'tests.worker.test_env_watch')
     assert done.returncode == 1, done.stderr
     assert f"HangingEnv', index 1, step 3: no answer within 0.5 s, at {THIS}" in done.stderr
     assert 'Traceback' not in done.stderr and len(done.stderr.splitlines()) == 1
@@ -315,7 +315,7 @@ def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> No
     env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=0.5, vectorization='sync')
     sections = dict(env=env, checkpoint=dict(freq=10**6))
     done = run_zoo(
-        'train', config_file(tmp_path / 'a.yaml', tmp_path, 'tests.run.test_signals:hanging_env', **sections)
+        'train', config_file(tmp_path / 'a.yaml', tmp_path, 'tests.worker.test_env_watch:hanging_env', **sections)
     )
     assert done.returncode == 1, done.stderr
     assert 'index 0, step 40: no answer within 0.5 s, at' in done.stderr and 'Traceback' not in done.stderr

@@ -111,7 +111,7 @@ def test_run_that_needs_more_than_the_shell_allows_is_refused_before_training(tm
     words = 'train large.py:Large env.vectorization=sync policy.model.hidden_sizes=[1] env.collector_env_num=8'
     zoo = f'{sys.executable} -m zoo {words} policy.collect.n_step=128 policy.learn.batch_size=64'
     command = ['bash', '-c', f'ulimit -v 9000000; exec {zoo}']
-    environ = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]))
+    environ = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3]))
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and 'ask for samples that take 9 GB or more but the limit on' in done.stderr
     assert 'Traceback' not in done.stderr

@@ -69,7 +69,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
 def test_password_of_an_env_continues_with_the_run_and_is_in_no_page_as_those_of_an_older_run(tmp_path: Path) -> None:
     """The env needs its password at a resume: with stars instead it would fail, or read something else."""
     pytest.importorskip('matplotlib')  # zoo report
-    config = job_config(tmp_path, 'tests.run.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
+    config = job_config(tmp_path, 'tests.pipeline.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
     config['env']['kwargs'] = {'url': URI, 'sinks': [URI]}
     used.clear()
     run = serial_pipeline(config).run_dir
