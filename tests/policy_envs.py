@@ -209,6 +209,19 @@ def job_config(root: Any, env_id: Any = 'tests.envs:limit_env', **sections: Any)
     return _merged(base, sections)
 
 
+def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sections: Any) -> dict[str, Any]:
+    """A job config: 64 samples a rollout; off-policy draws of 64 from the last two rollouts."""
+    cfg = job_config(root, env_id, **sections)
+    learn = dict(batch_size=32, learning_rate=1e-3)
+    if 'ppg' in name:
+        learn |= dict(aux_freq=2, aux_batch_size=64, aux_train_epoch=2)
+    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': {**learn, **sections.get('policy', {}).get('learn', {})}}
+    draw = dict(n_sample=64, update_per_collect=2, max_staleness=1)
+    if 'off' in name:
+        cfg['buffer'] = dict(size=128, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
+    return cfg
+
+
 @contextmanager
 def phase_held_back(policy: Any) -> Iterator[None]:
     """Within this context `forward` runs no auxiliary phase; afterwards `policy.learn_mode.learn_aux()` runs it if it is due."""

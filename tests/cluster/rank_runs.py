@@ -19,9 +19,8 @@ import torch
 
 from tests.cluster import rank_cases
 from tests.envs import LimitEnv
-from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import flat, job_config
-from tests.pipeline.test_pipeline import OneLayer
+from tests.pipeline.models import OneLayer
+from tests.policy_envs import flat, job_config, run_config
 from zoo.pipeline import serial_pipeline
 from zoo.run.job import SerialJob
 from zoo.run.observers.stop_rules import StopRule

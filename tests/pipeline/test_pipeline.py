@@ -18,8 +18,8 @@ import torch
 
 from tests.envs import limit_env
 from tests.gpu import needs_gpu
-from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import differing, flat, job_config, rows
+from tests.pipeline.models import OneLayer
+from tests.policy_envs import differing, flat, job_config, rows, run_config
 from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError, make_env
 from zoo.pipeline import serial_pipeline
@@ -378,23 +378,6 @@ def test_env_without_a_config_is_trained_on_with_defaults(tmp_path: Path, monkey
     config = load_checkpoint(result.run_dir).meta['config']
     assert config['policy']['type'] == 'ppg' and config['policy']['learn']['reward_norm']
     assert config['env']['id'] == 'tests.envs:limit_env'
-
-
-class OneLayer(torch.nn.Module):
-    """A model that is registered nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor, self.critic = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
-
-    def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.actor(obs)
-
-    def compute_critic(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.critic(obs).squeeze(-1)
-
-    def compute_actor_critic(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
 
 
 def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:

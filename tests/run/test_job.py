@@ -10,8 +10,7 @@ import torch
 from pydantic import Field
 
 from tests.envs import LimitEnv
-from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import differing, job_config
+from tests.policy_envs import differing, job_config, run_config
 from zoo import PIPELINE_REGISTRY, Section
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError

@@ -178,7 +178,9 @@ def test_call_that_never_returns_ends_the_run(tmp_path: Path, kwargs: dict[str, 
 @pytest.mark.slow
 def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
     env = dict(step_timeout=0.3)
-    with pytest.raises(EnvError, match="env 'HangingVector-v0', step 20: no answer within 0.3 s, at .*test_signals.py"):
+    with pytest.raises(
+        EnvError, match="env 'HangingVector-v0', step 20: no answer within 0.3 s, at .*test_env_watch.py"
+    ):
         serial_pipeline(job_config(tmp_path, 'HangingVector-v0', env=env))
     assert time.monotonic() - hung_at[-1] < 0.3 + 10
     (run_dir,) = (tmp_path / 'run').iterdir()
@@ -189,7 +191,7 @@ def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
 def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
     HangingEnv.n_made = 0
     env = dict(kwargs={'call': 'step', 'at': 3}, step_timeout=0.3, check=True)
-    with pytest.raises(EnvError, match='in its check: no answer within 0.3 s, at .*test_signals.py'):
+    with pytest.raises(EnvError, match='in its check: no answer within 0.3 s, at .*test_env_watch.py'):
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 

@@ -11,7 +11,16 @@ import torch
 from tests.buffer.samples import multi, replay
 from tests.learning import Learner
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, joined, make_policy, rows
+from tests.policy_envs import (
+    ONE_NUMBER,
+    TWO_ACTIONS,
+    clone,
+    differing,
+    joined,
+    make_policy,
+    rows,
+    run_config,
+)
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.policy import PPOPolicy
@@ -185,19 +194,6 @@ def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() 
 
 
 # --- one pipeline ---
-
-
-def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sections: Any) -> dict[str, Any]:
-    """A job config: 64 samples a rollout; off-policy draws of 64 from the last two rollouts."""
-    cfg = job_config(root, env_id, **sections)
-    learn = dict(batch_size=32, learning_rate=1e-3)
-    if 'ppg' in name:
-        learn |= dict(aux_freq=2, aux_batch_size=64, aux_train_epoch=2)
-    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': {**learn, **sections.get('policy', {}).get('learn', {})}}
-    draw = dict(n_sample=64, update_per_collect=2, max_staleness=1)
-    if 'off' in name:
-        cfg['buffer'] = dict(size=128, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
-    return cfg
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import job_config, rows
+from tests.policy_envs import job_config, rows, run_config
 from zoo import POLICY_REGISTRY, Callback
 from zoo.backend import native
 from zoo.config.section import ConfigError

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import differing, flat, job_config, rows
+from tests.policy_envs import differing, flat, job_config, rows, run_config
 from zoo import Callback, evaluate, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import consent
