@@ -106,11 +106,9 @@ class ActingModule(nn.Module):
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
         for path, leaf in self.leaves.items():
-            # 'obs_0' for the first part of a Tuple
+            name = path or 'obs'
             if path[:1].isdigit():
-                name = f'obs_{path}'
-            else:
-                name = path or 'obs'
+                name = f'obs_{path}'  # 'obs_0' for the first part of a Tuple
             self.inputs.append(Port(self._free(name), str(env_dtype(leaf)), (BATCH, *leaf.shape)))
         initial_state = policy._initial_state()
         self._start: Tree = None
@@ -122,7 +120,7 @@ class ActingModule(nn.Module):
             self._carried = self._find_carried()
         for path, row in leaves(self._start):
             if path in self._carried:
-                name = self._free(f'state.{path}' if path else 'state')
+                name = self._free('.'.join(filter(None, ('state', path))))
                 self.inputs.append(port_of_tensor(name, row))
                 self.initial[name] = row
         self._name_outputs(n=3)
@@ -142,25 +140,34 @@ class ActingModule(nn.Module):
 
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
         """Returns the inputs of the policy: observations in zoo's form, and the state before the step."""
-        given = zip(self.leaves.items(), tensors[: len(self.leaves)], strict=True)
-        obs = nested_leaves(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
+        n_leaf = len(self.leaves)
+        raw = zip(self.leaves.items(), tensors[:n_leaf], strict=True)
+        obs = nested_leaves(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in raw})
         if self._start is None:
             return obs, None
         n = tensors[0].shape[0]
-        states = iter(tensors[len(self.leaves) :])
-        # parts of the state that never change keep their values of the start of an episode
-        rows = (next(states) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
-        return obs, map_tensors(lambda _: next(rows), self._start)
+        given_states = iter(tensors[n_leaf:])
+        states = []
+        for path, x in leaves(self._start):
+            if path in self._carried:
+                states.append(next(given_states))
+            else:  # it never changes, and keeps its value of the start of an episode
+                states.append(x.expand(n, *x.shape[1:]))
+        in_order = iter(states)
+        return obs, map_tensors(lambda _: next(in_order), self._start)
 
     def env_actions(self, action: Tensor) -> list[Tensor]:
         """Converts actions of the policy to actions of the env, one tensor for each leaf of its space."""
         change = self._policy._env_action()
-        return self._policy._action_map.tensors(action if change is None else change(action))
+        if change is not None:
+            action = change(action)
+        return self._policy._action_map.tensors(action)
 
     def example(self, n: int) -> tuple[Tensor, ...]:
         """Returns valid inputs for n envs: the lowest index, zeros, every action allowed."""
-        obs = (lowest_obs(leaf, n) for leaf in self.leaves.values())
-        return (*obs, *(row.repeat_interleave(n, 0) for row in self.initial.values()))
+        obs = [lowest_obs(leaf, n) for leaf in self.leaves.values()]
+        states = [row.repeat_interleave(n, 0) for row in self.initial.values()]
+        return (*obs, *states)
 
     def _free(self, name: str) -> str:
         """Returns the name, with as many '_' at its end as make it differ from all other names."""
@@ -178,35 +185,37 @@ class ActingModule(nn.Module):
 
     @torch.no_grad()
     def _name_outputs(self, n: int) -> None:
-        found = self(*self.example(n))
-        if any(x.dim() == 0 or len(x) != n for x in found):
-            shapes = ', '.join(str(list(x.shape)) for x in found)
+        outputs = self(*self.example(n))
+        if any(x.dim() == 0 or len(x) != n for x in outputs):
+            shapes = ', '.join(str(list(x.shape)) for x in outputs)
             raise UserError(
                 f'policy {self._policy.cfg.type!r} gave {shapes} for {n} observations; its outputs must have one row each'
             )
-        names = [
-            *('.'.join(filter(None, ('action', path))) for path, _ in leaf_spaces(self._policy.action_space)),
-            *(['value'] if self.with_value else []),
-            *(f'next_{name}' for name in self.initial),
-        ]
-        for name, x in zip(names, found, strict=True):
+        names = ['.'.join(filter(None, ('action', path))) for path, _ in leaf_spaces(self._policy.action_space)]
+        if self.with_value:
+            names.append('value')
+        names += [f'next_{name}' for name in self.initial]
+        for name, x in zip(names, outputs, strict=True):
             self.outputs.append(port_of_tensor(self._free(name), x[:1]))
 
     def _step(self, obs: Obs, state: Tree) -> tuple[Tensor, Tensor | None, Tree]:
         """Returns the policy's action, the value if it is an output, and the next state."""
         output = self._policy._forward_eval(obs, state)
-        return output['action'], *(self._value(obs, state) if self.with_value else (None, output.get('state')))
+        if not self.with_value:
+            return output['action'], None, output.get('state')
+        value, next_state = self._value(obs, state)
+        return output['action'], value, next_state
 
     def _value(self, obs: Obs, state: Tree) -> tuple[Tensor, Tree]:
+        """Returns the value and the next state. Raises: UserError if the policy has no critic."""
         policy: Any = self._policy
+        value = None
         if state is None:
             _, _, value = policy._judge(obs, True)
         elif getattr(policy, 'has_critic', False):
             output = forward_for_acting(policy._model, obs, True, state)
             value = policy.samples.units.restore(output['value'])
             state = output['state']
-        else:
-            value = None
         if value is None:
             raise UserError(f'policy {policy.cfg.type!r} trains no critic, so it knows no values; leave the value out')
         return value, state
@@ -216,7 +225,8 @@ def for_export(policy: Policy, is_float32: bool = True) -> Policy:
     """Returns a copy of a policy that acts the same, with separate tensors on the CPU, in float32 if is_float32."""
     policy.eval_mode  # noqa: B018  (raises where the policy cannot evaluate)
     twin: Any = copy.copy(policy)
-    twin._model, twin._normalizers = (_on_cpu(module) for module in (policy._model, policy._normalizers))
+    twin._model = _on_cpu(policy._model)
+    twin._normalizers = _on_cpu(policy._normalizers)
     twin.device = torch.device('cpu')
     if is_float32:
         in_float32(twin._model)

@@ -57,8 +57,13 @@ def _write_onnx(program: ExportedProgram, file: BinaryIO, acting: ActingModule, 
     import onnx
 
     with quiet():
-        names = {'input_names': [p.name for p in acting.inputs], 'output_names': [p.name for p in acting.outputs]}
-        written = torch.onnx.export(program, dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        written = torch.onnx.export(
+            program,  # type: ignore[arg-type]
+            dynamo=True,
+            verbose=False,
+            input_names=[port.name for port in acting.inputs],
+            output_names=[port.name for port in acting.outputs],
+        )
         assert written is not None, 'with dynamo there is a program'
         model = written.model_proto
     _leave_out_places(model.graph)
@@ -82,7 +87,7 @@ def _load_onnx(path: Path) -> Run:
     options.log_severity_level = 3  # errors only
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
-    names = [each.name for each in session.get_inputs()]
+    names = [port.name for port in session.get_inputs()]
     return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 
 
@@ -107,7 +112,7 @@ def _load_archive(path: Path) -> Run:
 # ONNX is for onnxruntime and other engines, in any language; TORCH for PyTorch without zoo
 ONNX = Format('onnx', '.onnx', _check_onnx, _write_onnx, _load_onnx)
 TORCH = Format('torch-export', '.pt2', lambda n_byte: None, _write_archive, _load_archive)
-FORMATS = {each.name: each for each in (ONNX, TORCH)}
+FORMATS = {ONNX.name: ONNX, TORCH.name: TORCH}
 """By the name that `--format` takes."""
 
 
@@ -117,9 +122,10 @@ def format_of(name: str | None, path: Path | None = None) -> Format:
     Raises: UserError if there is no such format, or if the file has another suffix than the format.
     """
     if name is None:
-        name = next((each.name for each in FORMATS.values() if path is not None and path.suffix == each.suffix), None)
-    if name is None:
-        endings = ' or '.join(f'{each.suffix} ({each.name})' for each in FORMATS.values())
+        for kind in FORMATS.values():
+            if path is not None and path.suffix == kind.suffix:
+                return kind
+        endings = ' or '.join(f'{kind.suffix} ({kind.name})' for kind in FORMATS.values())
         raise UserError(f'{path} names no export format by its ending; use {endings}')
     if name not in FORMATS:
         raise UserError(unknown_name('export format', name, FORMATS, 'known'))
@@ -192,10 +198,10 @@ def exporting(
     kind.check(sum(x.nbytes for x in (*twin._model.parameters(), *twin._model.buffers())))
     acting = ActingModule(twin, value).eval()
     program = _program(acting, kind)
-    about = _metadata(policy, acting) | {name: str(each) for name, each in metadata.items()}
+    entries = _metadata(policy, acting) | {name: str(entry) for name, entry in metadata.items()}
     with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(path) as file:
         try:
-            kind.write(program, file, acting, about)
+            kind.write(program, file, acting, entries)
             file.flush()
             run = kind.load(Path(file.name))
         except (OSError, UserError):
@@ -203,7 +209,14 @@ def exporting(
         except Exception as error:  # the exceptions of torch's exporters have no common class
             raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
         comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
-        yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
+        yield Exported(
+            path=path,
+            format=kind.name,
+            inputs=tuple(acting.inputs),
+            outputs=tuple(acting.outputs),
+            state=acting.state_names,
+            comparison=comparison,
+        )
 
 
 def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
@@ -225,11 +238,11 @@ def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
 
 def _cannot(policy: Policy, kind: Format, error: BaseException, is_traced: bool) -> str:
     """Returns a sentence: the format that cannot take the policy, the reason, and a format that can."""
-    said = f'policy {policy.cfg.type!r} cannot be exported to the format {kind.name} ({_reason(error)})'
+    failure = f'policy {policy.cfg.type!r} cannot be exported to the format {kind.name} ({_reason(error)})'
     if is_traced and kind.name != TORCH.name:
-        return f'{said}; {TORCH.name} takes it: --format {TORCH.name}, to a file {TORCH.suffix}'
-    others = ', '.join(each for each in FORMATS if each != kind.name)
-    return f'{said}, nor to any other ({others}); a checkpoint takes every policy: policy.save'
+        return f'{failure}; {TORCH.name} takes it: --format {TORCH.name}, to a file {TORCH.suffix}'
+    others = ', '.join(name for name in FORMATS if name != kind.name)
+    return f'{failure}, nor to any other ({others}); a checkpoint takes every policy: policy.save'
 
 
 def _reason(error: BaseException) -> str:
@@ -241,9 +254,9 @@ def _reason(error: BaseException) -> str:
         return 'its code branches on the values of tensors; use torch.where'
     if 'Constraints violated' in text:
         return 'its code is for one number of rows alone; use x.shape[0], not len(x), and no loop over rows'
-    line = next((line.strip() for line in text.splitlines() if line.strip()), '')[:200].rstrip('.: ')
-    if line:
-        return f'{type(error).__name__}: {line}'
+    first_line = text.strip().partition('\n')[0][:200].rstrip('.: ')
+    if first_line:
+        return f'{type(error).__name__}: {first_line}'
     return type(error).__name__
 
 
@@ -263,6 +276,13 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
         'outputs': [port._asdict() for port in acting.outputs],
         'state': acting.state_names,
         'initial_state': {name: x[0].tolist() for name, x in acting.initial.items() if bool(x.any())},
-        **({'env_game': env['game']} if env.get('game') else {}),
     }
-    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in data.items()}
+    if env.get('game'):
+        data['env_game'] = env['game']
+    return {name: _as_text(entry) for name, entry in data.items()}
+
+
+def _as_text(entry: Any) -> str:
+    if isinstance(entry, str):
+        return entry
+    return json.dumps(entry)
