@@ -76,13 +76,11 @@ class Demonstrations(NamedTuple):
         mode = policy._action_map.mode
         parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
+        action = parts[0]
         if isinstance(space, Dict):
             action = torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
-        else:
-            if isinstance(space, Discrete):
-                action = parts[0]
-            else:
-                action = parts[0].reshape(len(parts[0]), -1)
+        elif not isinstance(space, Discrete):
+            action = action.reshape(len(action), -1)
         dist = getattr(policy, 'dist', None)
         if change is None or dist is None:
             return action
@@ -99,10 +97,9 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     unknown = [printable(name) for name, first in present.items() if first not in KEYS]
     missing = [name for name in KEYS[:3] if name not in present.values()]
     if missing or unknown:
+        problem = f'has {", ".join(unknown[:5])}, which is not known'
         if missing:
             problem = f'has no {" and no ".join(missing)}'
-        else:
-            problem = f'has {", ".join(unknown[:5])}, which is not known'
         raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
     for name in arrays:
         if name.startswith('obs') and arrays[name].dtype.kind not in 'biuf':
@@ -116,10 +113,14 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
             'number: how many steps there are up to the end of each episode'
         )
     action = {path: _action_of(arrays, path, leaf, n_step, where) for path, leaf in leaf_spaces(policy.action_space)}
-    reward, terminated = (
-        _optional(arrays, name, n, where) for name, n in (('reward', n_step), ('terminated', len(ends)))
+    return Demonstrations(
+        obs=obs,
+        action=action,
+        episode_ends=ends,
+        reward=_rewards_of(arrays, n_step, where),
+        terminated=_terminated_of(arrays, len(ends), where),
+        env_obs=_env_obs_of(arrays, policy.obs_space),
     )
-    return Demonstrations(obs, action, ends, reward, terminated, _env_obs_of(arrays, policy.obs_space))
 
 
 def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
@@ -131,8 +132,11 @@ def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
         **{_key('obs', name): x for name, x in obs.items()},
         **{_key('action', name): x for name, x in demos.action.items()},
         'episode_ends': demos.episode_ends,
-        **{name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None},
     }
+    if demos.reward is not None:
+        arrays['reward'] = demos.reward
+    if demos.terminated is not None:
+        arrays['terminated'] = demos.terminated
     with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(Path(path)) as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -158,6 +162,15 @@ def record_demonstrations(
     return tape.demonstrations(), evaluation
 
 
+class _TapedStep(NamedTuple):
+    """A step of one env. obs: in zoo's form; env_obs: the same by leaf as the env gave it; action: of each leaf."""
+
+    obs: Obs
+    env_obs: dict[str, np.ndarray]
+    action: list[np.ndarray]
+    reward: float
+
+
 class _Tape:
     """Wrapper of one env that records its steps, except steps that only reset the env."""
 
@@ -168,8 +181,7 @@ class _Tape:
         self._raw: _RawObs | None = None
         if hasattr(env, 'reader'):  # tensor envs have none: their observations are in zoo's form already
             self._raw = env.reader = _RawObs(env.reader)
-        # observation, the same by leaf as the env gave it, action by leaf, reward
-        self._steps: list[tuple[Obs, dict[str, np.ndarray], list[np.ndarray], float]] = []
+        self._steps: list[_TapedStep] = []
         self._ends: list[tuple[int, bool]] = []  # steps up to an end, whether it is a terminal state
 
     def __getattr__(self, name: str) -> Any:
@@ -183,13 +195,16 @@ class _Tape:
     def _keep(self, obs: Obs) -> None:
         """Copies the observations on which the next action acts."""
         self._now: Obs = map_tensors(torch.clone, obs)
-        self._env_obs = as_env_gives(self._env.obs_space, obs, None if self._raw is None else self._raw.last)
+        raw = None
+        if self._raw is not None:
+            raw = self._raw.last
+        self._env_obs = as_env_gives(self._env.obs_space, obs, raw)
 
     def step(self, action: Tensor) -> Timestep:
         timestep = self._env.step(action)
         if timestep.is_reset is None or not bool(timestep.is_reset[0]):
-            taken = [x.numpy().copy() for x in self._map.tensors(action.detach().cpu())]
-            self._steps.append((self._now, self._env_obs, taken, float(timestep.reward[0])))
+            env_action = [x.numpy().copy() for x in self._map.tensors(action.detach().cpu())]
+            self._steps.append(_TapedStep(self._now, self._env_obs, env_action, float(timestep.reward[0])))
             if bool(timestep.terminated[0] | timestep.truncated[0]):
                 self._ends.append((len(self._steps), bool(timestep.terminated[0])))
         self._keep(timestep.obs)
@@ -203,13 +218,16 @@ class _Tape:
     def demonstrations(self) -> Demonstrations:
         if not self._ends:
             raise UserError('no episode ended, so there is nothing to keep; set env.max_episode_steps')
-        ends, terminated = zip(*self._ends, strict=True)
-        # without an episode that was cut off
-        obs, env_obs, actions, rewards = zip(*self._steps[: ends[-1]], strict=True)
-        by_leaf = dict(zip(self._paths, map(np.concatenate, zip(*actions, strict=True)), strict=True))
-        rows = map_tensors(lambda *rows: torch.cat(rows), *obs)
-        raw = {name: np.concatenate([each[name] for each in env_obs]) for name in env_obs[0]}
-        return Demonstrations(rows, by_leaf, np.array(ends), np.array(rewards), np.array(terminated), raw)
+        ends = [n_step for n_step, _ in self._ends]
+        steps = self._steps[: ends[-1]]  # without an episode that was cut off
+        return Demonstrations(
+            obs=map_tensors(lambda *rows: torch.cat(rows), *(step.obs for step in steps)),
+            action={path: np.concatenate([step.action[i] for step in steps]) for i, path in enumerate(self._paths)},
+            episode_ends=np.array(ends),
+            reward=np.array([step.reward for step in steps]),
+            terminated=np.array([is_terminal for _, is_terminal in self._ends]),
+            env_obs={name: np.concatenate([step.env_obs[name] for step in steps]) for name in steps[0].env_obs},
+        )
 
 
 class _RawObs:
@@ -235,18 +253,19 @@ def as_env_gives(space: Space, obs: Obs, raw: Raw = None) -> dict[str, np.ndarra
       added.
     """
     names = leaf_names(space)
-    found = {}
-    rows = dict(leaf_items(obs))
+    tensors = dict(leaf_items(obs))
+    arrays = {}
     for path, leaf in leaves_by_path(space).items():
-        row = rows[path].cpu().numpy()
-        if raw is None or path == (ACTION_MASK,):
-            given = None
-        else:
-            given = _raw_at(raw, path, row.shape)
-        if given is None and isinstance(leaf, Discrete | MultiDiscrete):
-            given = row + _shaped(leaf, leaf.start)
-        found[names[path]] = np.array(row if given is None else given)
-    return found
+        array = tensors[path].cpu().numpy()
+        env_array = None
+        if raw is not None and path != (ACTION_MASK,):
+            env_array = _raw_at(raw, path, array.shape)
+        if env_array is not None:
+            array = env_array
+        elif isinstance(leaf, Discrete | MultiDiscrete):
+            array = array + _shaped(leaf, leaf.start)
+        arrays[names[path]] = np.array(array)
+    return arrays
 
 
 def _raw_at(raw: Raw, path: LeafPath, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -295,11 +314,10 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
     except Exception as error:  # Minari raises errors of several kinds
         known = sorted(minari.list_local_datasets())
         if name in known:
+            remedy = 'download or record it again'
             if isinstance(error, ImportError):
-                do = 'install what it needs'
-            else:
-                do = 'download or record it again'
-            raise UserError(f'the dataset {name!r} of Minari cannot be read ({show_error(error)}); {do}') from error
+                remedy = 'install what it needs'
+            raise UserError(f'the dataset {name!r} of Minari cannot be read ({show_error(error)}); {remedy}') from error
         raise UserError(
             f'{name!r} is neither a file nor a dataset of Minari on this machine; there are: {", ".join(known) or "none"}; '
             f'minari download {name} gets one'
@@ -318,12 +336,17 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
         'reward': np.concatenate([episode.rewards for episode in episodes]),
         'terminated': np.array([bool(episode.terminations[-1]) for episode in episodes]),
     }
-    for key, trees in (('obs', [e.observations for e in episodes]), ('action', [e.actions for e in episodes])):
-        rows = [dict(leaves(_named_parts(tree))) for tree in trees]
-        for path in rows[0]:
-            parts = [np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)]  # without the last obs
-            arrays[_key(key, path)] = np.concatenate(parts)
+    _join_episodes(arrays, 'obs', [episode.observations for episode in episodes], lengths)
+    _join_episodes(arrays, 'action', [episode.actions for episode in episodes], lengths)
     return arrays
+
+
+def _join_episodes(arrays: dict[str, np.ndarray], key: str, trees: Sequence[Any], lengths: Sequence[int]) -> None:
+    """Adds the leaves of the episodes' trees, without the observation after the last step."""
+    episodes = [dict(leaves(_named_parts(tree))) for tree in trees]
+    for path in episodes[0]:
+        parts = [np.asarray(episode[path])[:n] for episode, n in zip(episodes, lengths, strict=True)]
+        arrays[_key(key, path)] = np.concatenate(parts)
 
 
 def _images_as_jpeg(dataset: Any) -> list[str]:
@@ -334,16 +357,14 @@ def _images_as_jpeg(dataset: Any) -> list[str]:
     if not getattr(dataset.storage, 'metadata', {}).get('jpeg_encoding'):
         return []
     space = convert_space(dataset.observation_space, 'observation', dataset.spec.dataset_id)
-    return [
-        name
-        for name, leaf in leaf_spaces(space)
-        if isinstance(leaf, Box)
-        and leaf.dtype == 'uint8'
-        and len(leaf.shape) in (2, 3)
-        and min(leaf.shape[:2]) >= 32
-        and (leaf.low == 0).all()
-        and (leaf.high == 255).all()
-    ]
+    return [name for name, leaf in leaf_spaces(space) if _is_kept_as_jpeg(leaf)]
+
+
+def _is_kept_as_jpeg(leaf: Leaf) -> bool:
+    if not (isinstance(leaf, Box) and leaf.dtype == 'uint8'):
+        return False
+    has_size = len(leaf.shape) in (2, 3) and min(leaf.shape[:2]) >= 32
+    return bool(has_size and (leaf.low == 0).all() and (leaf.high == 255).all())
 
 
 def _named_parts(tree: Any) -> Any:
@@ -396,7 +417,10 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
             f'{where} has {key} of shape {list(action.shape)} but {n_step} observations and an action space of shape '
             f'{list(leaf.shape)}, which is {[n_step, *leaf.shape]}; they are of another env'
         )
-    if action.dtype.kind not in ('iubf' if isinstance(leaf, Box) else 'iub'):
+    kinds = 'iub'
+    if isinstance(leaf, Box):
+        kinds = 'iubf'
+    if action.dtype.kind not in kinds:
         raise UserError(f'{where} has {key} of type {action.dtype} but the env takes {leaf}; they are of another env')
     outside = _outside(leaf, action)
     if outside:
@@ -405,62 +429,83 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
 
 
 def _outside(leaf: Leaf, action: np.ndarray) -> str:
+    """Returns the first number of an action that its space does not have; '' if there is none."""
     if isinstance(leaf, Box):
-        bad = ~np.isfinite(action) | (action < leaf.low) | (action > leaf.high)
+        is_outside = ~np.isfinite(action) | (action < leaf.low) | (action > leaf.high)
     else:
         index = action - _shaped(leaf, getattr(leaf, 'start', 0))
-        bad = (index < 0) | (index >= _shaped(leaf, getattr(leaf, 'nvec', getattr(leaf, 'n', 2))))
-    if bad.any():
-        return str(action[bad].flat[0])
+        n_choice = _shaped(leaf, getattr(leaf, 'nvec', getattr(leaf, 'n', 2)))
+        is_outside = (index < 0) | (index >= n_choice)
+    if is_outside.any():
+        return str(action[is_outside].flat[0])
     return ''
 
 
 def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
     """Returns one number for all entries of a leaf, or an array of its shape."""
-    found = np.asarray(numbers)
-    if found.ndim == 0:
-        return found
-    return found.reshape(leaf.shape)
+    array = np.asarray(numbers)
+    if array.ndim == 0:
+        return array
+    return array.reshape(leaf.shape)
 
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
     """Returns episode_ends as integers. Raises: UserError for fractions, infinite values and what is no number."""
+    is_wrong = np.ones(ends.shape, bool)
     if ends.dtype.kind in 'iuf':
-        bad = (ends != np.floor(ends)) | ~np.isfinite(ends)
-    else:
-        bad = np.ones(ends.shape, bool)
-    if bad.any():
+        is_wrong = (ends != np.floor(ends)) | ~np.isfinite(ends)
+    if is_wrong.any():
         raise UserError(
-            f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '
-            'an episode'
+            f'{where} has episode_ends {_first_wrong(ends, is_wrong)} but each must be an integer: how many steps there are up '
+            'to the end of an episode'
         )
     return ends.astype(np.int64)
 
 
-def _odd(found: np.ndarray, bad: np.ndarray) -> str:
-    """Returns the first wrong value as text, or the type of the array."""
-    if found.dtype.kind in 'biuf' and bad.any():
-        return str(found[bad].flat[0])
-    return f'of type {found.dtype}'
+def _first_wrong(array: np.ndarray, is_wrong: np.ndarray) -> str:
+    """Returns the first wrong value as text, or the type of an array that does not hold numbers."""
+    if array.dtype.kind in 'biuf' and is_wrong.any():
+        return str(array[is_wrong].flat[0])
+    return f'of type {array.dtype}'
 
 
-def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -> np.ndarray | None:
-    if name not in arrays:
+def _rewards_of(arrays: Mapping[str, np.ndarray], n_step: int, where: str) -> np.ndarray | None:
+    """Returns the rewards of a file as float64 [N]; None if it has none. Raises: UserError if they are not finite."""
+    if 'reward' not in arrays:
         return None
-    found = arrays[name]
-    is_number = found.dtype.kind in 'biuf'
-    if name == 'terminated' and (not is_number or ((found != 0) & (found != 1)).any()):
+    reward = arrays['reward']
+    _check_numbers('reward', reward, n_step, where)
+    if not np.isfinite(reward).all():
+        raise _not_finite('reward', f'shape {list(reward.shape)}', n_step, where)
+    return reward.astype(np.float64)
+
+
+def _terminated_of(arrays: Mapping[str, np.ndarray], n_episode: int, where: str) -> np.ndarray | None:
+    """Returns whether each episode ended in a terminal state; None if the file does not say it. Raises: UserError."""
+    if 'terminated' not in arrays:
+        return None
+    terminated = arrays['terminated']
+    is_wrong = np.ones(terminated.shape, bool)
+    if terminated.dtype.kind in 'biuf':
+        is_wrong = (terminated != 0) & (terminated != 1)
+    if is_wrong.any():
         raise UserError(
-            f'{where} has terminated {_odd(found, (found != 0) & (found != 1))} but each must be true or false (1 or 0): whether '
+            f'{where} has terminated {_first_wrong(terminated, is_wrong)} but each must be true or false (1 or 0): whether '
             'the episode ended in a terminal state'
         )
-    if not is_number or found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
-        if is_number:
-            got = f'shape {list(found.shape)}'
-        else:
-            got = f'type {found.dtype}'
-        raise UserError(f'{where} has {name} of {got}, but it must be {n} finite numbers, [{n}]')
-    return found.astype(np.float64 if name == 'reward' else bool)
+    _check_numbers('terminated', terminated, n_episode, where)
+    return terminated.astype(bool)
+
+
+def _check_numbers(name: str, array: np.ndarray, n: int, where: str) -> None:
+    if array.dtype.kind not in 'biuf':
+        raise _not_finite(name, f'type {array.dtype}', n, where)
+    if array.shape != (n,):
+        raise _not_finite(name, f'shape {list(array.shape)}', n, where)
+
+
+def _not_finite(name: str, description: str, n: int, where: str) -> UserError:
+    return UserError(f'{where} has {name} of {description}, but it must be {n} finite numbers, [{n}]')
 
 
 def _policy_part(leaf: Leaf, action: np.ndarray, mode: str) -> Tensor:

@@ -28,14 +28,13 @@ from zoo.run.resources import phase_threads, use_threads
 from zoo.run.result import ResultFile
 from zoo.tools.imitation.demonstrations import Demonstrations, read_demonstrations
 
+logger = logging.getLogger(__name__)
 EPOCH = 100
 BATCH = 64
 RATE = 1e-3
 HELD_OUT = 0.1  # share of the episodes that are held out: they only measure the loss
 PATIENCE = 10  # epochs without a lower held-out loss after which training ends
 GRAD_CLIP = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 class Pretrained(NamedTuple):
@@ -78,27 +77,23 @@ def pretrain(
       after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved. A second SIGINT or SIGTERM ends the
       process at once; its files in the folder are then removed, unless the policy is saved.
     """
-    for name, number in (('epoch', epoch), ('batch_size', batch_size)):
-        if type(number) is not int or number < 1:
-            raise UserError(
-                f'{name} is {number!r} but must be an integer >= 1; e.g. {EPOCH if name == "epoch" else BATCH}'
-            )
-    if not 0 < learning_rate <= 1:
-        raise UserError(f'learning_rate is {learning_rate!r} but must be above 0 and at most 1; e.g. {RATE}')
-    if run_dir is None:
-        place = None
-    else:
+    _check_arguments(epoch, batch_size, learning_rate)
+    place = None
+    if run_dir is not None:
         place = Path(run_dir)
-    if place is not None and (place / 'config.yaml').exists():
-        raise UserError(f'{place} is the folder of a run; name another one')
+        if (place / 'config.yaml').exists():
+            raise UserError(f'{place} is the folder of a run; name another one')
     cfg = resolve_config(config, overrides)
     policy = make_policy(cfg)
     student = Student(policy, read_demonstrations(str(demos), policy), cfg)
     folder: RunFolder | None = None
+
+    def discard_folder() -> None:
+        if folder is not None:
+            folder.discard()
+
     with ExitStack() as undo:
-        received = undo.enter_context(
-            catch_signals(before_exit=lambda: folder.discard() if folder is not None else None)
-        )
+        received = undo.enter_context(catch_signals(before_exit=discard_folder))
         folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
         limit = torch.get_num_threads()
         undo.callback(use_threads, limit)
@@ -106,9 +101,7 @@ def pretrain(
         folder.begin()
         file = ResultFile(folder.path)
         try:
-            n_epoch, loss, agreement, is_whole = _train(
-                student, epoch, batch_size, learning_rate, lambda: bool(received)
-            )
+            fit = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
             if not keep_std:
                 student.restore_std()
             policy._follow_model()
@@ -117,18 +110,51 @@ def pretrain(
         except BaseException as error:
             file.end({'env_step': 0}, error=error)
             raise
-        numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
-        file.end(numbers, is_whole)
+        numbers = {
+            'env_step': 0,
+            'pretrain_epoch': fit.n_epoch,
+            'pretrain_loss': fit.loss,
+            'agreement': fit.agreement,
+        }
+        file.end(numbers, fit.is_whole)
     if not received:
-        return Pretrained(policy, folder.path, n_epoch, loss, agreement)
-    said = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
-    if not is_whole:
-        said = (
-            f'stopped by signal {received[0]} in epoch {n_epoch} of {epoch}; the best parameters so far, of held-out loss '
-            f'{loss:.4f} nats, are saved; train on from them'
+        return Pretrained(policy, folder.path, epoch=fit.n_epoch, loss=fit.loss, agreement=fit.agreement)
+    outcome = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
+    if not fit.is_whole:
+        outcome = (
+            f'stopped by signal {received[0]} in epoch {fit.n_epoch} of {epoch}; the best parameters so far, of held-out '
+            f'loss {fit.loss:.4f} nats, are saved; train on from them'
         )
-    logger.warning('%s with init_from=%s', said, folder.path)
+    logger.warning('%s with init_from=%s', outcome, folder.path)
     raise Interrupted(128 + received[0])
+
+
+def _check_arguments(epoch: int, batch_size: int, learning_rate: float) -> None:
+    for name, number, example in (('epoch', epoch, EPOCH), ('batch_size', batch_size, BATCH)):
+        if type(number) is not int or number < 1:
+            raise UserError(f'{name} is {number!r} but must be an integer >= 1; e.g. {example}')
+    if not 0 < learning_rate <= 1:
+        raise UserError(f'learning_rate is {learning_rate!r} but must be above 0 and at most 1; e.g. {RATE}')
+
+
+class Judgement(NamedTuple):
+    """Comparison of a policy with an expert on some steps, [n] each.
+
+    loss: -log p of the expert's action, in nats; value_error: weighted squared error of the value, or 0; agrees: 1 where the
+    greedy action is the expert's, else 0.
+    """
+
+    loss: Tensor
+    value_error: Tensor
+    agrees: Tensor
+
+
+class _Inputs(NamedTuple):
+    """The model's inputs for a batch, and for each real (not padded) step its index in the data and in the output."""
+
+    columns: Columns
+    in_data: Tensor
+    in_output: Any
 
 
 class Student:
@@ -177,66 +203,69 @@ class Student:
     @torch.no_grad()
     def _refuse_impossible(self) -> None:
         """Checks that all demonstrated actions are possible. Raises: UserError if the policy gives one the probability 0."""
-        loss = torch.cat([self.judge(batch)[0] for batch in self.batches(self.episodes, BATCH, None)])
-        bad = (~loss.isfinite()).nonzero().flatten().tolist()
-        if bad:
+        loss = torch.cat([self.judge(batch).loss for batch in self.batches(self.episodes, BATCH, None)])
+        impossible = (~loss.isfinite()).nonzero().flatten().tolist()
+        if impossible:
             raise UserError(
-                f'{len(bad)} of {len(loss)} demonstrated actions have the probability 0, first that of step {bad[0]}: the action '
-                'mask forbids it; record actions that the env allows'
+                f'{len(impossible)} of {len(loss)} demonstrated actions have the probability 0, first that of step '
+                f'{impossible[0]}: the action mask forbids it; record actions that the env allows'
             )
 
     def batches(self, episodes: Sequence[slice], size: int, order: np.random.Generator | None) -> Iterator[Any]:
         """Yields batches: indices of steps [n], or lists of episodes. Args: order: of a random order; None: the given order."""
         if not self.has_memory:
-            rows = np.concatenate([np.arange(each.start, each.stop) for each in episodes])
+            steps = np.concatenate([np.arange(episode.start, episode.stop) for episode in episodes])
             if order is not None:
-                rows = order.permutation(rows)
-            yield from (torch.as_tensor(rows[i : i + size]) for i in range(0, len(rows), size))
+                steps = order.permutation(steps)
+            for i in range(0, len(steps), size):
+                yield torch.as_tensor(steps[i : i + size])
             return
         if order is not None:
             episodes = [episodes[i] for i in order.permutation(len(episodes))]
         batch: list[slice] = []
         for episode in episodes:
             batch.append(episode)
-            if sum(each.stop - each.start for each in batch) >= size:
+            if sum(map(_n_step, batch)) >= size:
                 yield batch
                 batch = []
         if batch:
             yield batch
 
-    def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns [n] each: -log p of the expert's action, weighted squared value error or 0, agreement of the greedy action."""
-        columns, (index, is_there) = self._columns(batch)
+    def judge(self, batch: Any) -> Judgement:
+        """Compares the policy with the expert on the steps of a batch."""
+        inputs = self._inputs(batch)
+        method = 'compute_actor_critic'
         if self.return_ is None:
             method = 'compute_actor'
-        else:
-            method = 'compute_actor_critic'
-        output = run_model(self.policy.model, method, columns)
-        logit = output['logit'][is_there]
-        action = self._action[index]
+        output = run_model(self.policy.model, method, inputs.columns)
+        logit = output['logit'][inputs.in_output]
+        action = self._action[inputs.in_data]
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
         if self.return_ is not None:
-            value = self.policy.samples.units.restore(output['value'][is_there])
-            error = (value - self.return_[index]).square() * self.known[index]
+            value = self.policy.samples.units.restore(output['value'][inputs.in_output])
+            error = (value - self.return_[inputs.in_data]).square() * self.known[inputs.in_data]
         agrees = self.dist.mode(logit) == action
-        return loss, error, (agrees if agrees.dim() == 1 else agrees.all(-1)).float()
+        if agrees.dim() > 1:
+            agrees = agrees.all(-1)
+        return Judgement(loss, error, agrees.float())
 
-    def _columns(self, batch: Any) -> tuple[Columns, tuple[Tensor, Any]]:
-        """Returns the model's inputs, and for each real (not padded) step its index in the data and in the output."""
+    def _inputs(self, batch: Any) -> _Inputs:
         if not self.has_memory:
             index = send(batch, self.policy.device)
-            return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
-        step = torch.arange(max(each.stop - each.start for each in batch))
-        start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
-        at = start + step
-        is_there = start + step < stop
-        rows = {'return_': at.clamp(max=self._demos.n_step - 1), 'is_first': (step == 0).expand(len(batch), -1)}
+            obs = map_tensors(lambda x: x[index], self._obs)
+            return _Inputs({'obs': obs, 'return_': index}, in_data=index, in_output=slice(None))
+        step = torch.arange(max(map(_n_step, batch)))
+        start = torch.tensor([[episode.start] for episode in batch])
+        stop = torch.tensor([[episode.stop] for episode in batch])
+        index = start + step  # [B, T], beyond the end of an episode where it is padded
+        is_real = index < stop
+        rows = {'return_': index.clamp(max=self._demos.n_step - 1), 'is_first': (step == 0).expand(len(batch), -1)}
         columns: Any = to_device(rows, self.policy.device)
         columns['obs'] = map_tensors(lambda x: x[columns['return_']], self._obs)
         columns['state'] = self.policy.model.initial_state(len(batch))
-        where = send(is_there.flatten().nonzero().squeeze(1), self.policy.device)
-        return columns, (columns['return_'].flatten()[where], where)
+        in_output = send(is_real.flatten().nonzero().squeeze(1), self.policy.device)
+        return _Inputs(columns, in_data=columns['return_'].flatten()[in_output], in_output=in_output)
 
     @torch.no_grad()
     def restore_std(self) -> None:
@@ -245,59 +274,71 @@ class Student:
             p = self.policy.model.get_parameter(name)
             logger.info(
                 'standard deviation of actions, for a run to explore: %.3g put back to %.3g (--keep-std keeps it)',
-                *(p.exp().mean(), before.exp().mean()),
+                p.exp().mean(),
+                before.exp().mean(),
             )
             p.copy_(before)
 
 
-def _train(
-    student: Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
-) -> tuple[int, float, float | None, bool]:
-    """Trains until the held-out loss stops falling or `stops` returns true, and leaves the best parameters in the policy.
+class _Fit(NamedTuple):
+    """The result of `_train`: number of epochs; loss and agreement of the best epoch; whether nothing ended it early."""
 
-    Returns: number of epochs; loss and agreement of the best epoch; whether `stops` did not end the training early.
-    """
+    n_epoch: int
+    loss: float
+    agreement: float | None
+    is_whole: bool
+
+
+def _train(student: Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Fit:
+    """Trains until the held-out loss stops falling or `stops` returns true, and leaves the best parameters in the policy."""
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
-    used, held = split(student.episodes, order)
+    training, held_out = split(student.episodes, order)
     model = student.policy.model
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
-    best = (float('inf'), 0.0)
-    since = 0
-    done = 0
-    is_cut = False
-    kept = copy.deepcopy(model.state_dict())
-    for done in range(1, n_epoch + 1):
-        for batch in student.batches(used, batch_size, order):
-            is_cut = stops()
-            if is_cut:
+    best = _Measurement(float('inf'), 0.0)
+    best_parameters = copy.deepcopy(model.state_dict())
+    n_without_progress = 0
+    epoch = 0
+    is_stopped = False
+    while epoch < n_epoch and n_without_progress < PATIENCE and not is_stopped:
+        epoch += 1
+        for batch in student.batches(training, batch_size, order):
+            is_stopped = stops()
+            if is_stopped:
                 break
-            loss, error, _ = student.judge(batch)
-            optimizer.zero_grad(set_to_none=False)
-            (loss.mean() + 0.5 * error.mean() / student.return_var).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
-            optimizer.step()
-        found = _measure(student, held, batch_size)
-        if not np.isfinite(found[0]):
-            raise UserError(
-                f'the loss of epoch {done} is {found[0]}; lower --learning-rate, or look at the demonstrations'
-            )
-        if student.is_continuous:
-            agrees = ''
-        else:
-            agrees = f', agrees with {found[1]:.1%} of the actions'
-        logger.info('epoch %d of %d: held-out loss %.4f nats%s', done, n_epoch, found[0], agrees)
-        if found[0] < best[0]:
-            since = 0
-        else:
-            since = since + 1
-        if since == 0:
-            best = found
-            kept = copy.deepcopy(model.state_dict())
-        if is_cut or since >= PATIENCE or done == n_epoch or (is_cut := stops()):
-            break
-    model.load_state_dict(kept)
+            _step(student, optimizer, student.judge(batch))
+        measured = _measure(student, held_out, batch_size)
+        _tell_epoch(student, measured, epoch, n_epoch)
+        n_without_progress += 1
+        if measured.loss < best.loss:
+            n_without_progress = 0
+            best = measured
+            best_parameters = copy.deepcopy(model.state_dict())
+        if epoch < n_epoch and n_without_progress < PATIENCE and not is_stopped:
+            is_stopped = stops()
+    model.load_state_dict(best_parameters)
     optimizer.zero_grad(set_to_none=False)
-    return done, best[0], None if student.is_continuous else best[1], not is_cut
+    agreement = None if student.is_continuous else best.agreement
+    return _Fit(n_epoch=epoch, loss=best.loss, agreement=agreement, is_whole=not is_stopped)
+
+
+def _step(student: Student, optimizer: torch.optim.Optimizer, judgement: Judgement) -> None:
+    optimizer.zero_grad(set_to_none=False)
+    (judgement.loss.mean() + 0.5 * judgement.value_error.mean() / student.return_var).backward()
+    torch.nn.utils.clip_grad_norm_(student.policy.model.parameters(), GRAD_CLIP)
+    optimizer.step()
+
+
+def _tell_epoch(student: Student, measured: _Measurement, epoch: int, n_epoch: int) -> None:
+    """Logs the held-out loss of an epoch. Raises: UserError if it is not finite."""
+    if not np.isfinite(measured.loss):
+        raise UserError(
+            f'the loss of epoch {epoch} is {measured.loss}; lower --learning-rate, or look at the demonstrations'
+        )
+    agreement = ''
+    if not student.is_continuous:
+        agreement = f', agrees with {measured.agreement:.1%} of the actions'
+    logger.info('epoch %d of %d: held-out loss %.4f nats%s', epoch, n_epoch, measured.loss, agreement)
 
 
 def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
@@ -309,36 +350,45 @@ def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[s
     end = episodes[0].stop
     n_held = max(round(HELD_OUT * end), 1)
     if end > 1:
-        return ([slice(0, end - n_held)], [slice(end - n_held, end)])
-    return (list(episodes), list(episodes))
+        return [slice(0, end - n_held)], [slice(end - n_held, end)]
+    return list(episodes), list(episodes)
+
+
+class _Measurement(NamedTuple):
+    """Means over the held-out steps: loss in nats, and share of the expert's actions that the greedy policy takes too."""
+
+    loss: float
+    agreement: float
 
 
 @torch.no_grad()
-def _measure(student: Student, episodes: Sequence[slice], batch_size: int) -> tuple[float, float]:
-    """Returns the mean loss and agreement over the steps of episodes."""
-    parts = [student.judge(batch) for batch in student.batches(episodes, batch_size, None)]
-    loss, agrees = (torch.cat([part[i] for part in parts]).double().mean() for i in (0, 2))
-    return float(loss), float(agrees)
+def _measure(student: Student, episodes: Sequence[slice], batch_size: int) -> _Measurement:
+    judgements = [student.judge(batch) for batch in student.batches(episodes, batch_size, None)]
+    loss = torch.cat([judgement.loss for judgement in judgements]).double().mean()
+    agreement = torch.cat([judgement.agrees for judgement in judgements]).double().mean()
+    return _Measurement(float(loss), float(agreement))
+
+
+def _n_step(episode: slice) -> int:
+    return episode.stop - episode.start
 
 
 def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_end: bool = False) -> Tensor:
     """Discounted sums [N]: sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; from_end: backwards."""
-    found = reward.cpu().numpy().astype(np.float64)
-    for each in episodes:
-        # a view
+    all_sums = reward.cpu().numpy().astype(np.float64)
+    for episode in episodes:
+        sums = all_sums[episode]  # a view
         if from_end:
-            sums = found[each][::-1]
-        else:
-            sums = found[each]
+            sums = sums[::-1]
         for t in range(1, len(sums)):
             sums[t] += gamma * sums[t - 1]
-    return torch.as_tensor(found, dtype=torch.float32)
+    return torch.as_tensor(all_sums, dtype=torch.float32)
 
 
 def _known(episodes: Sequence[slice], terminated: np.ndarray | None, gamma: float) -> Tensor:
     """Returns for each step the share of its return that the data contain, [N]: below 1 only if the episode was cut off."""
-    found = torch.ones(episodes[-1].stop)
-    for i, each in enumerate(episodes):
+    share = torch.ones(episodes[-1].stop)
+    for i, episode in enumerate(episodes):
         if terminated is not None and not terminated[i]:
-            found[each] = 1 - gamma ** torch.arange(each.stop - each.start, 0, -1.0)
-    return found
+            share[episode] = 1 - gamma ** torch.arange(_n_step(episode), 0, -1.0)
+    return share
