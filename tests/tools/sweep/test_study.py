@@ -136,6 +136,36 @@ def test_other_sweep_in_the_storage_is_refused(
     assert 'holds another sweep' in str(caught.value) and said in str(caught.value), str(caught.value)
 
 
+def in_file(folder: Path, file: Path, name: str = 'make') -> Plan:
+    """The plan of a sweep whose env is in a file, which it writes."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"import gymnasium\n\n\ndef {name}():\n    return gymnasium.make('CartPole-v1')\n")
+    source = config(folder)
+    source['env'] = {**source['env'], 'id': f'{file}:{name}'}
+    return make_plan(source, [SPACE])
+
+
+def test_sweep_whose_env_file_was_moved_continues_with_the_new_one(tmp_path: Path) -> None:
+    old = tmp_path / 'old.py'
+    study = Study(in_file(tmp_path, old))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    old.unlink()
+    new = tmp_path / 'envs' / 'new.py'
+    study = Study(in_file(tmp_path, new))
+    assert study.moved == {f'{old}:make': f'{new}:make'}
+    assert [row.state for row in study.rows()] == ['complete']
+
+
+def test_env_of_another_file_or_name_is_another_sweep(tmp_path: Path) -> None:
+    old = tmp_path / 'old.py'
+    Study(in_file(tmp_path, old))
+    with pytest.raises(UserError, match=f'it has env.id={old}:make, and this one {tmp_path}/new.py:make'):
+        Study(in_file(tmp_path, tmp_path / 'new.py'))  # the file of the sweep is still there
+    old.unlink()
+    with pytest.raises(UserError, match=f'it has env.id={old}:make, and this one {tmp_path}/new.py:build'):
+        Study(in_file(tmp_path, tmp_path / 'new.py', 'build'))
+
+
 def test_key_that_an_older_sweep_lacks_is_as_its_default(tmp_path: Path) -> None:
     older = plan(tmp_path)
     older.identity['config']['policy']['collect'].pop('gae_lambda')

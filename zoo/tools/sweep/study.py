@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.config.section import value_at
+from zoo.config.user_code import is_in_file, split_name
 from zoo.core.errors import RunError, UserError, missing_extra
 from zoo.core.files import open_without_link, refuse_failure
 from zoo.policy.config import of_today
@@ -199,12 +200,15 @@ class Study:
 
     All methods, and those of trials, raise a StorageError if the storage cannot be read or written any more.
 
-    Attributes: beats: the folder where the processes of this storage give signs of life.
+    Attributes:
+      beats: the folder where the processes of this storage give signs of life.
+      moved: names of code in files that are gone since the sweep began -> the names that replace them in this config.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._optuna = load_optuna()
+        self.moved: dict[str, str] = {}
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         remedy = 'make that possible, or choose another file with --storage'
         with refuse_failure(f'the storage {plan.storage} cannot be written', remedy):
@@ -300,7 +304,8 @@ class Study:
             study.set_user_attr('sweep', wanted)
             return study
         of_today(value_at(stored, 'config.policy'))
-        differences = list(_differences(stored, wanted, self._plan.defaulted))
+        self.moved = dict(_moved_names(stored, wanted))
+        differences = list(_differences(_renamed(stored, self.moved), wanted, self._plan.defaulted))
         if differences:
             raise UserError(
                 f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; to continue '
@@ -428,6 +433,31 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
         if row.state in ('lost', 'stopped') and row.number not in followed and trial.params:
             return trial, trial.user_attrs.get('attempt', 1) + (row.state == 'lost')
     return None, 1
+
+
+def _moved_names(stored: Any, wanted: Any) -> Iterator[tuple[str, str]]:
+    """Yields names 'file.py:name' of two identities at the same place where the file of the stored one is gone."""
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in stored.keys() & wanted.keys():
+            yield from _moved_names(stored[key], wanted[key])
+    elif isinstance(stored, list) and isinstance(wanted, list):
+        for old, new in zip(stored, wanted, strict=False):
+            yield from _moved_names(old, new)
+    elif isinstance(stored, str) and isinstance(wanted, str) and is_in_file(stored) and is_in_file(wanted):
+        file, name = split_name(stored)
+        if name == split_name(wanted)[1] and not os.path.exists(file):
+            yield stored, wanted
+
+
+def _renamed(data: Any, new_names: Mapping[str, str]) -> Any:
+    """Returns data in which names are replaced."""
+    if isinstance(data, dict):
+        return {key: _renamed(value, new_names) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_renamed(item, new_names) for item in data]
+    if isinstance(data, str):
+        return new_names.get(data, data)
+    return data
 
 
 def _differences(stored: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:

@@ -92,6 +92,8 @@ def sweep(
         config, texts, n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner, storage=storage, name=name
     )
     study = Study(plan)
+    for old, new in study.moved.items():
+        logger.warning('the sweep began with %s, whose file is gone; it continues with %s', old, new)
     n_done = plan.n_trial - study.n_left()
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
     if n_done < plan.n_trial:
