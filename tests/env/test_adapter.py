@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.envs import play
 from zoo.core.data import leaves
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, check_env, make_env, make_vector_env
-from zoo.env.adapter import convert_space, gymnasium_space
+from zoo.env.adapter import convert_space, gymnasium_space, restore_seed_methods
 
 
 class OldEnv:
@@ -333,3 +334,14 @@ def box(low: Any, high: Any, shape: tuple[int, ...] = (2,)) -> Any:
 def test_convert_space_that_makes_no_sense_is_refused(space: Any, message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=message):
         convert_space(space, 'observation', 'x')
+
+
+def test_number_in_the_place_of_the_method_seed_of_a_space_is_deleted_at_any_depth_and_a_method_stays() -> None:
+    own = gymnasium.spaces.Discrete(3)
+    space = gymnasium.spaces.Dict({'a': gymnasium.spaces.Tuple((own, gymnasium.spaces.Discrete(2)))})
+    own.seed = 7  # type: ignore[assignment,method-assign]
+    space.seed = 8  # type: ignore[assignment,method-assign]
+    chosen = space['a'][1]
+    chosen.seed = lambda seed=None: [seed]  # a user's own method
+    restore_seed_methods(space)
+    assert own.seed(1) and space.seed(2) and chosen.seed(5) == [5]

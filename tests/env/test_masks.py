@@ -16,6 +16,7 @@ from tests.envs import LimitEnv, LimitVectorEnv, play
 from zoo.core.spaces import mask_size, mask_space
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_env, make_vector_env
 from zoo.env.errors import BrokenContractError
+from zoo.env.make_vector import vectorization_of
 from zoo.env.masks import ChoiceCheck, flat_mask
 
 MODES = ['same_step', 'next_step', 'disabled']
@@ -412,3 +413,41 @@ def test_batched_env_whose_infos_have_masks_is_refused(call: str, monkeypatch: p
                 )
     finally:
         gymnasium.registry.pop('InfoMask-v0')
+
+
+class OneActionEnv(LimitEnv):
+    """Its infos have a mask that allows action 1 alone."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], {'action_mask': np.array([0, 1])}
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:4], {'action_mask': np.array([0, 1])})
+
+
+def test_auto_takes_single_envs_where_the_batched_version_has_masks_in_infos_alone() -> None:
+    gymnasium.register('OneAction-v0', OneActionEnv, vector_entry_point=InfoMaskVectorEnv)
+    try:
+        cfg = EnvConfig(id='OneAction-v0')
+        assert vectorization_of(cfg) == 'sync'
+        assert vectorization_of(cfg.model_copy(update={'action_mask': 'off'})) == 'batched'
+        env = make('OneAction-v0')
+        assert env.reset(0)['action_mask'].tolist() == [[False, True]] * 2
+        env.close()
+    finally:
+        gymnasium.registry.pop('OneAction-v0')
+
+
+class BrokenResetVectorEnv(LimitVectorEnv):
+    def reset(self, **kwargs: Any) -> Any:
+        raise OSError('no display')
+
+
+def test_batched_version_whose_reset_raises_stays_the_choice_and_raises_in_the_run() -> None:
+    gymnasium.register('NoDisplay-v0', 'tests.envs:LimitEnv', vector_entry_point=BrokenResetVectorEnv)
+    try:
+        env = make('NoDisplay-v0')
+        with pytest.raises(OSError, match='no display'):
+            env.reset(0)
+    finally:
+        gymnasium.registry.pop('NoDisplay-v0')

@@ -309,6 +309,17 @@ def creator_of(entry_point: object) -> Callable[..., Any]:
     return entry_point  # type: ignore[return-value]
 
 
+def restore_seed_methods(space: gymnasium.Space) -> None:
+    """Deletes a number that an env wrote in the place of the method `seed` of a space, which gymnasium calls later."""
+    if not callable(getattr(space, 'seed', None)):
+        vars(space).pop('seed', None)
+    parts = getattr(space, 'spaces', ())
+    if isinstance(parts, Mapping):
+        parts = parts.values()
+    for part in parts:
+        restore_seed_methods(part)
+
+
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
     if not env.has_wrapper_attr('action_masks'):

@@ -27,6 +27,7 @@ from zoo.env.adapter import (
     env_spaces,
     limit_of,
     mask_method,
+    restore_seed_methods,
     takes_optional_seed,
     takes_options,
 )
@@ -151,6 +152,8 @@ class EnvMaker:
             self._source = self._cfg.action_mask
             if self._source == 'auto':
                 self._source = self._find_mask_source(env, name)
+        restore_seed_methods(env.observation_space)
+        restore_seed_methods(env.action_space)
         if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
             return env
         from zoo.env.wrappers import wrap_env

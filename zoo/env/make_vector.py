@@ -13,11 +13,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.section import own_copy
 from zoo.core.seeding import child_seeds, stream
-from zoo.env.adapter import creator_of
-from zoo.env.calls import locate
+from zoo.core.spaces import ACTION_MASK, mask_size
+from zoo.env.adapter import convert_space, creator_of
+from zoo.env.calls import env_call, locate
 from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config, wrapper_fields
-from zoo.env.errors import EnvContractError, UnsupportedEnvError, made_at
+from zoo.env.errors import STOPS, EnvContractError, NoAnswerError, UnsupportedEnvError, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
 from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env, seeds_constructor
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from zoo.env.tensor.vector import TensorEnv
 
     MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
+
+
+WITHOUT_MASKS = ('gymnasium.', 'ale_py')  # packages whose batched versions have no action masks
+_LOSES_MASKS: dict[str, bool] = {}  # of batched versions, by id, class and arguments
 
 
 class EnvCamera(Protocol):
@@ -257,9 +262,9 @@ def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['s
     if cfg.vectorization != 'auto':
         return cfg.vectorization
     needs_single_envs = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
-    if spec is not None and not needs_single_envs and _batched_fits(cfg, spec):
-        return 'batched'
-    return 'sync'
+    if spec is None or needs_single_envs or not _batched_fits(cfg, spec) or _batched_loses_masks(cfg, spec):
+        return 'sync'
+    return 'batched'
 
 
 def _check_family_fits(cfg: EnvConfig) -> None:
@@ -290,6 +295,41 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _batched_loses_masks(cfg: EnvConfig, spec: EnvSpec) -> bool:
+    """Whether action masks are in the infos of the batched version alone; of single envs, infos are read too.
+
+    One reset of one env shows it; the answer is kept for the process. Versions of packages without masks are not tried.
+    """
+    if cfg.action_mask != 'auto' or str(spec.vector_entry_point).startswith(WITHOUT_MASKS):
+        return False
+    key = f'{spec.id} {spec.vector_entry_point!r} {_batched_kwargs(cfg, spec)}'
+    if key not in _LOSES_MASKS:
+        _LOSES_MASKS[key] = _has_masks_in_infos_alone(cfg, spec)
+    return _LOSES_MASKS[key]
+
+
+def _has_masks_in_infos_alone(cfg: EnvConfig, spec: EnvSpec) -> bool:
+    name = env_name(cfg)
+    try:
+        with env_call(f'env {name!r}, in a reset to look for action masks'):
+            env = _make_batched(cfg, spec, 1)
+        try:
+            space = env.single_observation_space
+            if isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces:
+                return False
+            if mask_size(convert_space(env.single_action_space, 'action', name)) == 0:
+                return False
+            with env_call(f'env {name!r}, in a reset to look for action masks'):
+                _, info = env.reset(seed=0)
+            return ACTION_MASK in info
+        finally:
+            close_in_time({f'env {name!r}': env.close}, cfg.step_timeout)
+    except (NoAnswerError, *STOPS):
+        raise
+    except BaseException:  # the run makes it again, and then the message has its place
+        return False
 
 
 def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest) -> MadeVector:

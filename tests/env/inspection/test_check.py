@@ -351,6 +351,52 @@ def test_check_env_takes_an_action_space_whose_seed_is_a_number() -> None:
     assert check_env(EnvConfig(id=SeedNumberEnv)) == []
 
 
+class OtherArray:
+    """An array of another library, which numpy can read."""
+
+    def __init__(self, values: Any, dtype: Any) -> None:
+        self._array = np.array(values, dtype)
+        self.dtype, self.shape = self._array.dtype, self._array.shape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self._array.astype(dtype or self.dtype)
+
+    def __float__(self) -> float:
+        return float(self._array)
+
+
+class OtherArraysEnv(LimitEnv):
+    """Its observations, rewards and flags are such arrays."""
+
+    def __init__(self, dtype: Any = np.float32) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return OtherArray(obs, self.dtype), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *flags, info = super().step(action)
+        return OtherArray(obs, self.dtype), OtherArray(reward, np.float32), *(OtherArray(x, bool) for x in flags), info
+
+
+@pytest.mark.parametrize('how', ['sync', pytest.param('async', marks=pytest.mark.slow)])
+def test_arrays_of_another_library_are_read_as_those_of_numpy(how: Any) -> None:
+    cfg = EnvConfig(id=OtherArraysEnv, vectorization=how)
+    assert check_env(cfg) == []
+    steps = play(make_vector_env(cfg, 1), *[[0]] * 5)
+    assert [step.obs.item() for step in steps] == [1, 2, 3, 4, 0] and steps[4].final_obs.item() == 5
+    assert [step.reward.item() for step in steps] == [1] * 5 and steps[4].truncated.item()
+
+
+def test_array_of_another_library_with_another_dtype_is_named() -> None:
+    with pytest.raises(
+        EnvContractError, match=r'is <.*OtherArray.* \(OtherArray\), wanted a numpy array; return np.asarray'
+    ):
+        check_env(EnvConfig(id=OtherArraysEnv, kwargs={'dtype': np.float64}))
+
+
 class SelfResetEnv(LimitEnv):
     """Resets itself at the end of an episode: returns the next first observation, and the last one in the info."""
 

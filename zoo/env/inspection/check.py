@@ -189,6 +189,13 @@ def _leaves(obs: object, space: Space, path: Path, source: str) -> Iterator[tupl
         yield from _leaves(entries[name], part, (*path, name), source)
 
 
+def _is_foreign_array(value: object, dtype: np.dtype) -> bool:
+    """Whether this is an array of another library, such as jax, with numbers of this type; numpy reads it."""
+    if isinstance(value, np.ndarray | np.generic) or not hasattr(value, '__array__'):
+        return False
+    return np.asarray(value).dtype == dtype
+
+
 def _tolerated_if(is_tolerated: bool) -> type[BrokenContractError]:
     if is_tolerated:
         return ToleratedError
@@ -208,6 +215,8 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         return
     dtype = space.dtype
     kind = _tolerated_if(fits(obs, space.shape, dtype))
+    if _is_foreign_array(obs, np.dtype(dtype)) and kind is ToleratedError:
+        obs = np.asarray(obs)
     if not isinstance(obs, np.ndarray | np.generic):
         do = reshaping(obs, space.shape, dtype) or f'return np.asarray(obs, dtype=np.{dtype})'
         yield kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
@@ -483,7 +492,7 @@ class EnvCheck:
         except BrokenContractError as broken:
             self._note(broken)
             return False
-        if not isinstance(flag, (bool, np.bool_)):
+        if not isinstance(flag, (bool, np.bool_)) and not _is_foreign_array(flag, np.dtype(bool)):
             self._note(ToleratedError(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'))
         return value
 
