@@ -77,7 +77,7 @@ class SerialJob(RunView):
             self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo, self.roster())
             self.parts = run.make(policy, model, run_dir)
             self.learners = self.parts.learners
-            self.learner = self.parts.first
+            self._first = self.learner = self.parts.first
             self.collector = self.parts.collector
             self.progress = run.progress
             self.agreement = run.agreement
@@ -117,7 +117,7 @@ class SerialJob(RunView):
             for name, rollout in rollouts.items():
                 self.learner = self.learners[name]
                 self._push(self.learner, rollout)
-            self.learner = self.parts.first
+            self.learner = self._first
 
     def _push(self, learner: Learner, rollout: Rollout) -> None:
         """Makes samples of a rollout, and pushes them into the buffer of its learner."""
@@ -144,7 +144,7 @@ class SerialJob(RunView):
                 if learner.learns:
                     self.learner = learner
                     metrics |= self._learn(learner, env_step)
-            self.learner = self.parts.first
+            self.learner = self._first
             self.is_whole = True
         self._learn_step = None
         self._tell('after_update')
@@ -219,7 +219,7 @@ class SerialJob(RunView):
         if not stop_reason and progress.reached(self.cfg.policy.eval.stop_value):
             stop_reason = 'policy.eval.stop_value is reached'
         return TrainResult(
-            policy=self.parts.first.policy,
+            policy=self._first.policy,
             run_dir=self.run_dir,
             env_step=self.env_step,
             train_iter=self.train_iter,
