@@ -25,7 +25,7 @@ def test_every_kind_of_row_is_told():
     translate(draft, ROWS, {'a': {'rate': '1e-3', 'seed': 3.0, 'gone': 1, 'flag': False}, 'b': {'x': 1}}, 'a library')
     found = draft.finish('a test')
     assert found.config == {'policy': {'learn': {'learning_rate': 1e-3}}}
-    assert draft.given == {'a.seed': 3}
+    assert draft.parts == {'a.seed': 3}
     assert found.text().splitlines() == [
         'read as a test',
         "a.rate='1e-3'  ->  policy.learn.learning_rate=0.001 (a note)",

@@ -285,23 +285,25 @@ def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
     """Returns the arrays of a file or dataset, and its name for messages."""
     path = Path(source)
     if path.suffix == '.npz' or path.exists():
-        try:
-            with ZipFile(path) as file:
-                if sum(entry.file_size for entry in file.infolist()) > machine_memory():
-                    raise MemoryError
-            with np.load(path, allow_pickle=False) as file:
-                return {name: np.asarray(file[name]) for name in file.files}, str(path)
-        except MemoryError as error:
-            raise UserError(f'{path} claims more memory than this machine has; name a smaller file') from error
-        except OSError as error:
-            raise UserError(
-                f'{path} cannot be read ({error.strerror or error}); name a file of demonstrations'
-            ) from error
-        except (ValueError, BadZipFile, EOFError, zlib.error) as error:
-            raise UserError(
-                f'{path} is no file of arrays (.npz) without pickles, or was cut off; write one with numpy.savez'
-            ) from error
+        return _file_arrays(path), str(path)
     return _minari_arrays(source), f'the dataset {source}'
+
+
+def _file_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with ZipFile(path) as file:
+            if sum(entry.file_size for entry in file.infolist()) > machine_memory():
+                raise MemoryError
+        with np.load(path, allow_pickle=False) as file:
+            return {name: np.asarray(file[name]) for name in file.files}
+    except MemoryError as error:
+        raise UserError(f'{path} claims more memory than this machine has; name a smaller file') from error
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror or error}); name a file of demonstrations') from error
+    except (ValueError, BadZipFile, EOFError, zlib.error) as error:
+        raise UserError(
+            f'{path} is no file of arrays (.npz) without pickles, or was cut off; write one with numpy.savez'
+        ) from error
 
 
 def _minari_arrays(name: str) -> dict[str, np.ndarray]:

@@ -104,29 +104,32 @@ def pretrain(
             fit = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
             if not keep_std:
                 student.restore_std()
-            policy._follow_model()
-            (folder.path / 'checkpoints').mkdir(exist_ok=True)
-            policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
+            _save(policy, folder.path / 'checkpoints')
         except BaseException as error:
             file.end({'env_step': 0}, error=error)
             raise
-        numbers = {
-            'env_step': 0,
-            'pretrain_epoch': fit.n_epoch,
-            'pretrain_loss': fit.loss,
-            'agreement': fit.agreement,
-        }
+        numbers = {'env_step': 0, 'pretrain_epoch': fit.n_epoch, 'pretrain_loss': fit.loss, 'agreement': fit.agreement}
         file.end(numbers, fit.is_whole)
-    if not received:
-        return Pretrained(policy, folder.path, epoch=fit.n_epoch, loss=fit.loss, agreement=fit.agreement)
-    outcome = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
-    if not fit.is_whole:
-        outcome = (
-            f'stopped by signal {received[0]} in epoch {fit.n_epoch} of {epoch}; the best parameters so far, of held-out '
-            f'loss {fit.loss:.4f} nats, are saved; train on from them'
-        )
-    logger.warning('%s with init_from=%s', outcome, folder.path)
-    raise Interrupted(128 + received[0])
+    if received:
+        logger.warning('%s with init_from=%s', _after_signal(received[0], fit, epoch), folder.path)
+        raise Interrupted(128 + received[0])
+    return Pretrained(policy, folder.path, epoch=fit.n_epoch, loss=fit.loss, agreement=fit.agreement)
+
+
+def _save(policy: Policy, folder: Path) -> None:
+    policy._follow_model()
+    folder.mkdir(exist_ok=True)
+    policy.save(folder / 'step_0.safetensors')
+
+
+def _after_signal(number: int, fit: _Fit, n_epoch: int) -> str:
+    """Returns the start of a sentence on what is saved after a signal."""
+    if fit.is_whole:
+        return f'signal {number} came after the last epoch: all is done and saved; train on from it'
+    return (
+        f'stopped by signal {number} in epoch {fit.n_epoch} of {n_epoch}; the best parameters so far, of held-out loss '
+        f'{fit.loss:.4f} nats, are saved; train on from them'
+    )
 
 
 def _check_arguments(epoch: int, batch_size: int, learning_rate: float) -> None:

@@ -84,14 +84,15 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     translate(draft, ROWS, arguments, WHO)
     readable = {name: value for name, value in arguments.items() if not is_computed(value)}
     defaults(draft, ROWS, _TABLES['defaults'], readable, WHO)
-    name = draft.given.get('env_id', draft.given.get('gym_id'))
+    name = draft.parts.get('env_id', draft.parts.get('gym_id'))
     remedy = _remedy_for_own_env(tree)
     if remedy:
         draft.became.append((f'env_id={name}', remedy))
     else:
         put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
-        _put_update(draft, is_ppg)
+        _put_rollout(draft, is_ppg)
+        _put_update(draft)
         _put_code(draft, tree, is_ppg)
     return draft.finish('a script of CleanRL')
 
@@ -109,12 +110,13 @@ def _remedy_for_own_env(tree: ast.Module) -> str:
     return ''
 
 
-def _put_update(draft: Draft, is_ppg: bool) -> None:
-    given = draft.given
-    n_env = given['num_envs']
+def _put_rollout(draft: Draft, is_ppg: bool) -> None:
+    """Sets the number of envs and the minibatches."""
+    parts = draft.parts
+    n_env = parts['num_envs']
     old = 'num_envs'
-    if 'local_num_envs' in given:
-        n_env = given['local_num_envs']
+    if 'local_num_envs' in parts:
+        n_env = parts['local_num_envs']
         old = 'local_num_envs'
         draft.drop('several processes', _TABLES['many_processes'])
     if n_env < 1:
@@ -123,58 +125,63 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
     draft.put('env.collector_env_num', n_env, f'{old}={n_env}')
     n_step = draft.at('policy.collect.n_step')
     n = n_step * n_env
-    n_batch = given['num_minibatches']
+    n_batch = parts['num_minibatches']
     size = nearest_divisor(n, max(1, n // n_batch))
     draft.put('policy.learn.batch_size', size, f'num_minibatches={n_batch}', f'{n} samples of a rollout divided by it')
-    if is_ppg and 'num_aux_rollouts' in given:
-        rows = given['num_aux_rollouts']
+    if is_ppg and 'num_aux_rollouts' in parts:
+        rows = parts['num_aux_rollouts']
         draft.put('policy.learn.aux_batch_size', rows * n_step, f'num_aux_rollouts={rows}', f'times {n_step} steps')
-    rate = given['learning_rate']
-    is_falling = bool(given.get('anneal_lr', False))
+
+
+def _put_update(draft: Draft) -> None:
+    """Sets schedules, limits and options of the update."""
+    parts = draft.parts
+    rate = parts['learning_rate']
+    is_falling = bool(parts.get('anneal_lr', False))
     old = f'learning_rate={rate}, anneal_lr={is_falling}'
     if is_falling:
         rate = linear(rate)
     draft.put('policy.learn.learning_rate', rate, old)
-    kl = given.get('target_kl')
+    kl = parts.get('target_kl')
     if kl is not None:
         draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
-    elif 'target_kl' in given:
+    elif 'target_kl' in parts:
         draft.drop('target_kl=None', 'there is no limit here either')
     decay = 1.0
-    if given.get('gae', True):
-        decay = given.get('gae_lambda', 0.95)
-    draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
-    if 'int_coef' in given:
+    if parts.get('gae', True):
+        decay = parts.get('gae_lambda', 0.95)
+    draft.put('policy.collect.gae_lambda', decay, f'gae={parts.get("gae", True)}, gae_lambda={parts.get("gae_lambda")}')
+    if 'int_coef' in parts:
         _put_rnd(draft)
-    if given.get('rpo_alpha'):
-        option = {'type': 'rpo', 'alpha': given['rpo_alpha']}
+    if parts.get('rpo_alpha'):
+        option = {'type': 'rpo', 'alpha': parts['rpo_alpha']}
         note = 'examples/rpo.py of zoo registers it: zoo train --import examples/rpo.py'
-        draft.put('policy.learn.options', [option], f'rpo_alpha={given["rpo_alpha"]}', note)
-    if given.get('track'):
+        draft.put('policy.learn.options', [option], f'rpo_alpha={parts["rpo_alpha"]}', note)
+    if parts.get('track'):
         draft.put('logger.sinks', ['jsonl', 'tensorboard', {'type': 'wandb'}], 'track=True')
-    elif 'track' in given:
-        draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
+    elif 'track' in parts:
+        draft.drop(f'track={parts["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
 
 
 def _put_rnd(draft: Draft) -> None:
     """Sets random network distillation, whose advantages are added there with two factors, and here with their ratio."""
-    given = draft.given
-    ratio = given['int_coef'] / given.get('ext_coef', 1.0)
+    parts = draft.parts
+    ratio = parts['int_coef'] / parts.get('ext_coef', 1.0)
     value = {
         'type': 'rnd',
         'weight': ratio,
-        'discount_factor': given.get('int_gamma', 0.99),
-        'gae_lambda': given.get('gae_lambda', 0.95),
+        'discount_factor': parts.get('int_gamma', 0.99),
+        'gae_lambda': parts.get('gae_lambda', 0.95),
         'reward_clip': 1e9,  # there is no bound
-        'learning_rate': given['learning_rate'],
+        'learning_rate': parts['learning_rate'],
         'batch_size': draft.at('policy.learn.batch_size'),
         'epoch_per_collect': draft.at('policy.learn.epoch_per_collect', 4),
-        'predictor_share': given.get('update_proportion', 0.25),
+        'predictor_share': parts.get('update_proportion', 0.25),
         'feature_size': 512,
         'encoder': 'nature',
         'hidden_sizes': [512],
     }
-    old = f'int_coef={given["int_coef"]}, ext_coef={given.get("ext_coef")}'
+    old = f'int_coef={parts["int_coef"]}, ext_coef={parts.get("ext_coef")}'
     draft.put('policy.learn.intrinsic', value, old, 'the weight is their ratio, as the advantages are normalised')
 
 

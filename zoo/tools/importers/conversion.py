@@ -51,7 +51,7 @@ class Draft:
     """An unfinished translation: the config of zoo, the translation of each key, and all problems.
 
     Attributes:
-      given: values that the translator must combine, by the path of their key in the other library.
+      parts: values that the translator must combine, by the path of their key in the other library.
       unreadable: whether a value could not be read, so that values that depend on it cannot be computed.
     """
 
@@ -60,7 +60,7 @@ class Draft:
         self.became: list[tuple[str, str]] = []
         self.left_out: list[tuple[str, str]] = []
         self.problems: list[str] = []
-        self.given: dict[str, Any] = {}
+        self.parts: dict[str, Any] = {}
         self.unreadable = False
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
@@ -123,7 +123,7 @@ class KeyRow(NamedTuple):
             draft.refuse(_unreadable(path, value, error))
             return
         if self.kind == 'part':
-            draft.given[path] = new
+            draft.parts[path] = new
         elif self.kind == 'to':
             draft.put(self.here, new, old, self.note)
         elif self.kind == 'out':
@@ -228,10 +228,10 @@ def _search_sentence(row: KeyRow | None, path: str, search: Search) -> str:
     return f"{request}, and try the others with zoo sweep CONFIG '{row.here}={space}'."
 
 
-def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
-    """Applies the library's own defaults, by dotted path, to the keys that nested `given` leaves out."""
+def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], data: Any, who: str) -> None:
+    """Applies the library's own defaults, by dotted path, to the keys that nested `data` leaves out."""
     for path, value in values.items():
-        if not has_key(given, path) and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
+        if not has_key(data, path) and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
             rows[path].apply(draft, path, value, f" ({who}'s default)")
 
 

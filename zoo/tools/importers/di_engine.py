@@ -90,7 +90,7 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
     draft.config = copy.deepcopy(dict(main))
     translate(draft, CREATE_ROWS, create, f"{WHO}'s create_config")
     main_type = value_at(main, 'policy.type')
-    create_type = draft.given.get('policy.type')
+    create_type = draft.parts.get('policy.type')
     if create_type is not None and main_type not in (None, create_type):
         draft.refuse(
             f'main_config.policy.type is {shown(main_type)} but create_config.policy.type is {shown(create_type)}; '
@@ -99,7 +99,7 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
     elif create_type is not None:
         name = str(create_type).removesuffix('_command')
         draft.put('policy.type', name, f'create_config.policy.type={name}')
-    kind = draft.given.get('env.type')
+    kind = draft.parts.get('env.type')
     if kind is not None:
         draft.drop(f'create_config.env.type={kind!r}', f'main_config.env.id is {shown(main["env"]["id"])}')
     _put_vectorization(draft)
@@ -172,8 +172,8 @@ def _refuse_reward_model(draft: Draft, main: Mapping[str, Any], create: Mapping[
 
 
 def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | None) -> None:
-    kind = draft.given.get('env.type')
-    name = draft.given.get('env.env_id')
+    kind = draft.parts.get('env.type')
+    name = draft.parts.get('env.env_id')
     if kind is None and name is None:
         draft.refuse(
             'the env is not named: create_config.env.type is missing; pass (main_config, create_config), or add env.env_id.'
@@ -195,26 +195,26 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
 
 def _put_env_options(draft: Draft) -> None:
     """Sets the wrappers of the env, and how envs step together."""
-    if draft.given.get('env.rew_clip'):
+    if draft.parts.get('env.rew_clip'):
         value = [{'type': 'gymnasium.wrappers:ClipReward', 'min_reward': -10}]
         draft.put(
             'env.wrappers', value, 'env.rew_clip=True', 'rewards of -10 or more; an evaluation counts them unclipped'
         )
         draft.put('policy.eval.env', {'wrappers': []})
-    if 'env.frame_stack' in draft.given:
-        n = draft.given['env.frame_stack']
+    if 'env.frame_stack' in draft.parts:
+        n = draft.parts['env.frame_stack']
         put_frame_stack(draft, n, f'env.frame_stack={n}')
     _put_vectorization(draft)
-    limit = draft.given.get('env.manager.step_timeout')
+    limit = draft.parts.get('env.manager.step_timeout')
     if limit is not None:
         draft.put('env.step_timeout', float(limit), f'env.manager.step_timeout={limit}')
-    n_try = draft.given.get('env.manager.max_retry') or 1
+    n_try = draft.parts.get('env.manager.max_retry') or 1
     if n_try > 1:
         draft.put('env.on_error', 'restart', f'env.manager.max_retry={n_try}')
 
 
 def _put_vectorization(draft: Draft) -> None:
-    kind = draft.given.get('env_manager.type', draft.given.get('env.manager.type'))
+    kind = draft.parts.get('env_manager.type', draft.parts.get('env.manager.type'))
     if kind is None:
         return
     old = f'env_manager.type={kind}'
@@ -228,10 +228,10 @@ def _put_vectorization(draft: Draft) -> None:
 
 def put_rollout(draft: Draft, kind: str) -> None:
     """Sets rollout, minibatches and buffer, and converts frequencies that DI-engine counts in gradient steps."""
-    given = draft.given
+    parts = draft.parts
     n_env = draft.at('env.collector_env_num', 8)
-    n = given.get('policy.collect.n_sample')
-    batch = given['policy.learn.batch_size']
+    n = parts.get('policy.collect.n_sample')
+    batch = parts['policy.learn.batch_size']
     if n is None:
         draft.refuse('policy.collect.n_sample is missing; give the env steps of a rollout over all envs.')
         return
@@ -247,16 +247,16 @@ def put_rollout(draft: Draft, kind: str) -> None:
     else:
         n_update = _put_minibatch(draft, kind, n_sample, batch)
     for old in TABLES['frequencies']:
-        if given.get(old):
-            n_step = max(1, round(given[old] * n_sample / n_update))
+        if parts.get(old):
+            n_step = max(1, round(parts[old] * n_sample / n_update))
             draft.put(
-                MAIN_ROWS[old].here, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there'
+                MAIN_ROWS[old].here, n_step, f'{old}={parts[old]}', f'env steps: {n_update} iterations a rollout there'
             )
 
 
 def _put_minibatch(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     """Sets the minibatches of an on-policy type. Returns: the gradient steps that DI-engine counts after each rollout."""
-    given = draft.given
+    parts = draft.parts
     old = f'policy.learn.batch_size={batch}'
     size = nearest_divisor(n_sample, batch)
     note = ''
@@ -267,17 +267,17 @@ def _put_minibatch(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
         draft.put('policy.learn.aux_batch_size', size, old)
     why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
     for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
-        if name in given:
-            draft.drop(f'{name}={shown(given[name], 40)}', why)
+        if name in parts:
+            draft.drop(f'{name}={shown(parts[name], 40)}', why)
     if kind == 'ppo':
-        n_epoch = given.get('policy.learn.epoch_per_collect', 1)
-        return n_epoch * math.ceil(given['policy.collect.n_sample'] / batch)
+        n_epoch = parts.get('policy.learn.epoch_per_collect', 1)
+        return n_epoch * math.ceil(parts['policy.collect.n_sample'] / batch)
     return 1  # DI-engine's ppg counts a whole update as one
 
 
 def _put_rate(draft: Draft, kind: str, n_sample: int) -> None:
     """Sets a learning rate that falls linearly over epoch_num updates, each after a rollout of n_sample env steps."""
-    scheduler = draft.given.get('policy.learn.lr_scheduler')
+    scheduler = draft.parts.get('policy.learn.lr_scheduler')
     if not scheduler:
         return
     old = f'policy.learn.lr_scheduler={shown(scheduler, 60)}'
@@ -297,9 +297,9 @@ def _put_rate(draft: Draft, kind: str, n_sample: int) -> None:
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     """Sets the section `buffer` of an off-policy type. Returns: the number of draws after each rollout."""
-    given = draft.given
-    n_update = given['policy.learn.update_per_collect']
-    settings = given.get('policy.other.replay_buffer') or {}
+    parts = draft.parts
+    n_update = parts['policy.learn.update_per_collect']
+    settings = parts.get('policy.other.replay_buffer') or {}
     draw = {'n_sample': n_sample, 'batch': batch, 'n_update': n_update}
     if kind == 'ppo_offpolicy':
         buffers = 'buffer'
@@ -352,37 +352,37 @@ def _put_draw(
 def put_network(draft: Draft, kind: str) -> None:
     """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
     prefix = 'policy.model.'
-    given = {key.removeprefix(prefix): value for key, value in draft.given.items() if key.startswith(prefix)}
-    sizes = given['encoder_hidden_size_list']
-    obs_shape = given.get('obs_shape')
+    parts = {key.removeprefix(prefix): value for key, value in draft.parts.items() if key.startswith(prefix)}
+    sizes = parts['encoder_hidden_size_list']
+    obs_shape = parts.get('obs_shape')
     of_images = is_image_env(draft) or (isinstance(obs_shape, list | tuple) and len(obs_shape) == 3)
     old = f'policy.model.encoder_hidden_size_list={sizes}'
-    if given.get('impala_cnn_encoder'):
+    if parts.get('impala_cnn_encoder'):
         draft.put('policy.model.encoder', 'impala', 'policy.model.impala_cnn_encoder=True', 'of 16, 32 and 32 channels')
     elif of_images and len(sizes) >= 3:
         draft.put('policy.model.encoder', {'type': 'cnn', 'channels': sizes[:3], 'hidden_size': sizes[-1]}, old)
     else:
         draft.put('policy.model.hidden_sizes', sizes, old)
     for name in ('actor', 'critic'):
-        n = given[f'{name}_head_layer_num']
-        size = given[f'{name}_head_hidden_size']
+        n = parts[f'{name}_head_layer_num']
+        size = parts[f'{name}_head_hidden_size']
         head = f'policy.model.{name}_head'
         draft.put(head, [size] * n, f'{head}_hidden_size={size}, layer_num={n}')
     if kind.startswith('ppg'):
         draft.put('policy.model.arch', 'dual')
         draft.became.append(("the networks of DI-engine's ppg", "policy.model.arch='dual': a critic of its own"))
     else:
-        shared = bool(given['share_encoder'])
+        shared = bool(parts['share_encoder'])
         draft.put('policy.model.shared_encoder', shared, f'policy.model.share_encoder={shared}')
-    if 'obs_shape' in given:
+    if 'obs_shape' in parts:
         draft.drop(f'policy.model.obs_shape={obs_shape}', 'the spaces of the env decide it')
-    _put_gaussian(draft, given)
+    _put_gaussian(draft, parts)
 
 
-def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
+def _put_gaussian(draft: Draft, parts: Mapping[str, Any]) -> None:
     """Sets layer normalisation and the Gaussian of continuous actions; checks the action space."""
     keys = ('policy.action_space', 'policy.model.action_space')
-    spaces = {str(draft.given[key]) for key in keys if key in draft.given}
+    spaces = {str(draft.parts[key]) for key in keys if key in draft.parts}
     if spaces - {'discrete', 'continuous'}:
         draft.refuse(
             f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; there each part '
@@ -390,16 +390,16 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
         )
     for space in sorted(spaces):
         draft.drop(f'policy.action_space={space}', 'the spaces of the env decide it')
-    norm = given.get('norm_type')
+    norm = parts.get('norm_type')
     if norm not in (None, 'LN'):
         draft.refuse(
             f"policy.model.norm_type is {norm!r}: zoo has layer normalisation alone; write 'LN' or leave it out."
         )
     elif norm == 'LN':
         draft.put('policy.model.layer_norm', True, 'policy.model.norm_type=LN')
-    sigma = given.get('sigma_type', 'independent')
+    sigma = parts.get('sigma_type', 'independent')
     if sigma == 'fixed':
-        std = given.get('fixed_sigma_value', 0.3)
+        std = parts.get('fixed_sigma_value', 0.3)
         for name in ('log_std_init', 'log_std_min', 'log_std_max'):
             draft.put(f'policy.model.{name}', math.log(std), f'policy.model.fixed_sigma_value={std}', 'its logarithm')
     elif sigma == 'conditioned':
@@ -409,20 +409,20 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
         draft.put('policy.model.log_std_init', -0.5, old, "DI-engine's ppo starts there")
     elif sigma not in ('independent', None):
         draft.refuse(f"policy.model.sigma_type is {sigma!r}; use 'independent', 'conditioned' or 'fixed'.")
-    if given.get('bound_type') is not None:
+    if parts.get('bound_type') is not None:
         why = 'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly'
-        draft.drop(f'policy.model.bound_type={given["bound_type"]}', why)
+        draft.drop(f'policy.model.bound_type={parts["bound_type"]}', why)
 
 
 def put_update(draft: Draft, kind: str) -> None:
     """Sets epochs, gradient clipping, and what DI-engine does without a key: value clipping, and torch's epsilon of Adam."""
-    given = draft.given
+    parts = draft.parts
     if kind == 'ppo':
-        recompute = bool(given['policy.recompute_adv'])
+        recompute = bool(parts['policy.recompute_adv'])
         draft.put('policy.learn.recompute_adv', recompute, f'policy.recompute_adv={recompute}')
-    elif given.get('policy.recompute_adv'):
+    elif parts.get('policy.recompute_adv'):
         draft.drop('policy.recompute_adv=True', f'{kind} does not read it')
-    n_epoch = given.get('policy.learn.epoch_per_collect')
+    n_epoch = parts.get('policy.learn.epoch_per_collect')
     if n_epoch is not None and kind == 'ppo':
         draft.put('policy.learn.epoch_per_collect', n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
     elif n_epoch is not None and kind == 'ppg':
@@ -434,19 +434,19 @@ def put_update(draft: Draft, kind: str) -> None:
     _put_grad_clip(draft, kind)
     draft.put('policy.learn.value_loss', 'clip', "DI-engine's value loss, always clipped by clip_ratio")
     draft.put('policy.learn.adam_eps', 1e-8, "DI-engine's Adam, with torch's epsilon")
-    if given.get('policy.multi_gpu') or given.get('policy.learn.multi_gpu'):
+    if parts.get('policy.multi_gpu') or parts.get('policy.learn.multi_gpu'):
         draft.drop('policy.multi_gpu=True', TABLES['multi_gpu'])
 
 
 def _put_grad_clip(draft: Draft, kind: str) -> None:
-    given = draft.given
-    limit = given.get('policy.learn.grad_clip_value')
-    how = given.get('policy.learn.grad_clip_type')
+    parts = draft.parts
+    limit = parts.get('policy.learn.grad_clip_value')
+    how = parts.get('policy.learn.grad_clip_type')
     if kind.startswith('ppg'):
         draft.put('policy.learn.grad_clip', None, f"DI-engine's {kind}, which clips no gradients")
         for name in ('policy.learn.grad_clip_type', 'policy.learn.grad_clip_value'):
-            if name in given:
-                draft.drop(f'{name}={given[name]}', f'{kind} does not read it')
+            if name in parts:
+                draft.drop(f'{name}={parts[name]}', f'{kind} does not read it')
     elif how == 'clip_norm' or (how is None and limit is None):
         draft.put('policy.learn.grad_clip', limit, f'policy.learn.grad_clip_type={how}, grad_clip_value={limit}')
     elif how in ('clip_value', None):

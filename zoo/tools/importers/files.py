@@ -188,9 +188,9 @@ def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr='add_argument'), args=[ast.Constant(value=str(flag)), *_]):
-                for word in node.keywords:
-                    if word.arg == 'default' and flag.startswith('--'):
-                        defaults.setdefault(flag.lstrip('-').replace('-', '_'), word.value)
+                default = next((word.value for word in node.keywords if word.arg == 'default'), None)
+                if default is not None and flag.startswith('--'):
+                    defaults.setdefault(flag.lstrip('-').replace('-', '_'), default)
     return defaults
 
 
@@ -210,12 +210,15 @@ def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) ->
         match node:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in methods:
                 arguments += zip(methods[name], node.args, strict=False)
-                for word in node.keywords:
-                    if word.arg:
-                        arguments.append((word.arg, word.value))
-                    else:  # the call itself, which is no literal: COMPUTED
-                        arguments.append((f'**{ast.unparse(word.value)}', node))
+                arguments += [_named_argument(word, node) for word in node.keywords]
     return literals(arguments)
+
+
+def _named_argument(word: ast.keyword, call: ast.Call) -> tuple[str, ast.expr]:
+    """Returns the name and the value of a keyword argument; of **options the call itself, which is COMPUTED."""
+    if word.arg:
+        return word.arg, word.value
+    return f'**{ast.unparse(word.value)}', call
 
 
 def assigned(tree: ast.Module, name: str) -> list[ast.expr]:

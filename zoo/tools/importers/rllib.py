@@ -93,11 +93,11 @@ def from_rllib(settings: Any) -> Conversion:
         _read_stop(draft, data)
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, data, WHO)
-    draft.given.setdefault('vf_clip_param', 10.0)
+    draft.parts.setdefault('vf_clip_param', 10.0)
     if 'lambda_' in data:
         data.setdefault('lambda', data['lambda_'])
     defaults(draft, ROWS, TABLES['defaults'], data, WHO)
-    name = draft.given.get('env')
+    name = draft.parts.get('env')
     if isinstance(name, type):
         _put_kwargs(draft, name)
         name = f'{name.__module__}:{name.__qualname__}'
@@ -278,8 +278,8 @@ def _put_kwargs(draft: Draft, env: type) -> None:
 def _first(draft: Draft, names: str, default: Any) -> tuple[str, Any]:
     """Returns the first of some keys that is given, as text and value; else the default."""
     for name in names.split():
-        if draft.given.get(name) is not None:
-            return f'{name}={draft.given[name]}', draft.given[name]
+        if draft.parts.get(name) is not None:
+            return f'{name}={draft.parts[name]}', draft.parts[name]
     return f"{names.split()[0]}={default} (RLlib's default)", default
 
 
@@ -295,30 +295,30 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
         note = f'a multiple of {n_env} envs'
     draft.put('policy.collect.n_sample', n_sample, old, note)
     _put_minibatch(draft, n_sample, n_sample // n_env)
-    n_iter = draft.given.get('evaluation_interval')
+    n_iter = draft.parts.get('evaluation_interval')
     if n_iter:
         note = f'{n_sample} env steps each'
         draft.put('policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', note)
     old, n_eval = _first(draft, 'evaluation_num_workers evaluation_num_env_runners', 0)
     if n_eval:
         draft.put('env.evaluator_env_num', n_eval, old)
-    if 'stop.training_iteration' in draft.given:
-        n_iter = draft.given['stop.training_iteration']
+    if 'stop.training_iteration' in draft.parts:
+        n_iter = draft.parts['stop.training_iteration']
         draft.put('max_env_step', n_iter * n_sample, f'stop.training_iteration={n_iter}', f'{n_sample} env steps each')
 
 
 def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
     """Sets the minibatch, and for an LSTM the sequences. Args: n_step: env steps of a rollout and env."""
-    given = draft.given
+    parts = draft.parts
     n_seq = 1
-    if given.get('model.use_lstm'):
-        wanted = given.get('model.max_seq_len', 20)
+    if parts.get('model.use_lstm'):
+        wanted = parts.get('model.max_seq_len', 20)
         n_seq = nearest_divisor(n_step, min(wanted, n_step))
         draft.put(
             'policy.learn.sequence', {'len': n_seq}, f'model.max_seq_len={wanted}', f'a divisor of {n_step} steps'
         )
     old, size = _first(draft, 'minibatch_size sgd_minibatch_size mini_batch_size_per_learner', 128)
-    if 'minibatch_size' in given and given['minibatch_size'] is None:
+    if 'minibatch_size' in parts and parts['minibatch_size'] is None:
         old = 'minibatch_size=None'
         size = n_sample
     batch = nearest_divisor(n_sample, min(size, n_sample), n_seq)
@@ -331,16 +331,16 @@ def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
 
 
 def _put_losses(draft: Draft) -> None:
-    given = draft.given
+    parts = draft.parts
     for old, key in (('lr_schedule', 'learning_rate'), ('entropy_coeff_schedule', 'entropy_weight')):
-        if given.get(old) is not None:
-            draft.put(f'policy.learn.{key}', given[old], old)
-    limit = given['vf_clip_param']
+        if parts.get(old) is not None:
+            draft.put(f'policy.learn.{key}', parts[old], old)
+    limit = parts['vf_clip_param']
     if limit is not None and math.isfinite(limit):
         draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
     old_weight, weight = _first(draft, 'kl_coeff', 0.2)
     old_target, target = _first(draft, 'kl_target', 0.01)
-    if given.get('use_kl_loss', True) and weight:
+    if parts.get('use_kl_loss', True) and weight:
         penalty = {'type': 'kl', 'weight': weight, 'target': target}
         draft.put('policy.learn.penalties', [penalty], f'{old_weight}, {old_target}')
     _put_grad_clip(draft)
@@ -349,8 +349,8 @@ def _put_losses(draft: Draft) -> None:
 
 
 def _put_grad_clip(draft: Draft) -> None:
-    limit = draft.given.get('grad_clip')
-    how = draft.given.get('grad_clip_by', 'global_norm')
+    limit = draft.parts.get('grad_clip')
+    how = draft.parts.get('grad_clip_by', 'global_norm')
     old = f'grad_clip={limit}, grad_clip_by={how}'
     if how == 'value':
         draft.put('policy.learn.grad_clip', None, old)
@@ -362,18 +362,18 @@ def _put_grad_clip(draft: Draft) -> None:
 
 
 def _put_network(draft: Draft) -> None:
-    given = draft.given
-    if given.get('observation_filter') == 'MeanStdFilter':
+    parts = draft.parts
+    if parts.get('observation_filter') == 'MeanStdFilter':
         draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
         _put_clip(draft)
-    elif given.get('observation_filter') not in (None, 'NoFilter'):
-        draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
-    sizes = list(given.get('model.post_fcnet_hiddens') or given.get('model.head_fcnet_hiddens') or ())
+    elif parts.get('observation_filter') not in (None, 'NoFilter'):
+        draft.refuse(f"observation_filter is {shown(parts['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
+    sizes = list(parts.get('model.post_fcnet_hiddens') or parts.get('model.head_fcnet_hiddens') or ())
     if sizes:
         for name in ('actor_head', 'critic_head'):
             draft.put(f'policy.model.{name}', [*sizes], f'model.post_fcnet_hiddens={sizes}')
-    if given.get('model.use_lstm'):
-        size = given.get('model.lstm_cell_size', 256)
+    if parts.get('model.use_lstm'):
+        size = parts.get('model.lstm_cell_size', 256)
         draft.put(
             'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': size}, f'model.use_lstm, lstm_cell_size={size}'
         )
@@ -382,7 +382,7 @@ def _put_network(draft: Draft) -> None:
 
 def _put_clip(draft: Draft) -> None:
     """Sets the bound of normalised observations: a connector has one, the older observation_filter has none."""
-    clip = draft.given.get('MeanStdFilter.clip_by_value')
+    clip = draft.parts.get('MeanStdFilter.clip_by_value')
     if clip is None:
         draft.put('policy.model.obs_clip', MAX_CLIP, 'MeanStdFilter without a bound', 'the largest bound')
     else:
@@ -395,9 +395,9 @@ def _put_actions(draft: Draft) -> None:
     has_real_actions = is_continuous(draft)
     if has_real_actions is not False:
         draft.put('env.action_mode', 'rescale' if is_normal else 'clip', old)
-    elif 'normalize_actions' in draft.given:
+    elif 'normalize_actions' in draft.parts:
         draft.drop(old, 'the actions of this env have no range')
-    is_free = draft.given.get('model.free_log_std')
+    is_free = draft.parts.get('model.free_log_std')
     old = 'model.free_log_std=False'
     if is_free is None:
         old += " (RLlib's default)"

@@ -188,7 +188,7 @@ def _put_batch(draft: Draft, kind: str) -> None:
     """Sets the minibatch; for a memory also the sequences, which are as long as a minibatch or a rollout allows."""
     n_step = draft.at('policy.collect.n_step')
     n = n_step * draft.at('env.collector_env_num', 1)
-    wanted = draft.given.get('batch_size')
+    wanted = draft.parts.get('batch_size')
     if kind == 'a2c':
         draft.became.append(('A2C', 'policy.learn.batch_size: all of a rollout, once'))
         return
@@ -206,11 +206,11 @@ def _put_batch(draft: Draft, kind: str) -> None:
 
 
 def _put_env_parts(draft: Draft) -> None:
-    given = draft.given
-    if 'frame_stack' in given:
-        put_frame_stack(draft, given['frame_stack'], f'frame_stack={given["frame_stack"]}', is_filled=False)
+    parts = draft.parts
+    if 'frame_stack' in parts:
+        put_frame_stack(draft, parts['frame_stack'], f'frame_stack={parts["frame_stack"]}', is_filled=False)
     wrappers: list[Any] = []
-    for name, options in given.get('env_wrapper', []):
+    for name, options in parts.get('env_wrapper', []):
         if name.endswith('AtariWrapper') and is_image_env(draft):
             draft.drop(f'env_wrapper {name}', "env.id 'atari' has what it does")
         elif options:
@@ -219,7 +219,7 @@ def _put_env_parts(draft: Draft) -> None:
             wrappers.append(_place(name))
     if wrappers:
         draft.put('env.wrappers', wrappers, 'env_wrapper', 'their packages must be installed')
-    for key, value in (given.get('normalize') or {}).items():
+    for key, value in (parts.get('normalize') or {}).items():
         if key in TABLES['normalize']:
             new = value
             if key != 'gamma':
@@ -240,7 +240,7 @@ def _place(name: str) -> str:
 
 
 def _put_clip(draft: Draft, value: object) -> None:
-    if not draft.given['normalize'].get('norm_obs', True):
+    if not draft.parts['normalize'].get('norm_obs', True):
         draft.drop(f'normalize: clip_obs={shown(value)}', 'observations are not normalised')
     else:
         draft.put('policy.model.obs_clip', value, f'normalize: clip_obs={value}')
@@ -264,27 +264,27 @@ def _refuse_normalize(draft: Draft, key: str, value: object) -> None:
 
 
 def _put_policy(draft: Draft, kind: str) -> None:
-    given = draft.given
+    parts = draft.parts
     if kind == 'trpo':
         _put_trpo(draft)
-    limit = given.get('clip_range_vf')
+    limit = parts.get('clip_range_vf')
     if limit is not None:
         value = {'type': 'clip', 'range': limit}
         draft.put('policy.learn.value_loss', value, f'clip_range_vf={limit}', ROWS['clip_range_vf'].note)
-    kl = given.get('target_kl')
+    kl = parts.get('target_kl')
     if kl is not None:
         draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
         draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
     _put_sde(draft)
     names = TABLES['policies'].get(kind, TABLES['policies']['others'])
-    if given.get('policy') not in (None, *names):
-        draft.refuse(f'policy is {shown(given["policy"])}, which has no counterpart; use {", ".join(names)}.')
-    of_images = str(given.get('policy')).startswith('Cnn')
+    if parts.get('policy') not in (None, *names):
+        draft.refuse(f'policy is {shown(parts["policy"])}, which has no counterpart; use {", ".join(names)}.')
+    of_images = str(parts.get('policy')).startswith('Cnn')
     if of_images:
-        draft.put('policy.model.encoder', 'nature', f'policy={given["policy"]}')
+        draft.put('policy.model.encoder', 'nature', f'policy={parts["policy"]}')
         if draft.at('policy.model.shared_encoder') is None:
-            draft.put('policy.model.shared_encoder', True, f'policy={given["policy"]}')
-    widths = given.get('policy_kwargs.net_arch')
+            draft.put('policy.model.shared_encoder', True, f'policy={parts["policy"]}')
+    widths = parts.get('policy_kwargs.net_arch')
     if kind == 'ppo_lstm':
         _put_memory(draft, widths, of_images)
     elif widths is not None:  # the default is the same: 2 x 64, none for images
@@ -303,8 +303,8 @@ def _put_trpo(draft: Draft) -> None:
 
 def _put_sde(draft: Draft) -> None:
     """Sets exploration with state-dependent noise."""
-    freq = draft.given.get('sde_sample_freq')
-    if draft.given.get('use_sde'):
+    freq = draft.parts.get('sde_sample_freq')
+    if draft.parts.get('use_sde'):
         draft.put('policy.model.distribution', 'gsde', 'use_sde=True')
         if freq is not None and 0 < freq < 1e9:
             draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
@@ -314,15 +314,15 @@ def _put_sde(draft: Draft) -> None:
 
 def _put_memory(draft: Draft, widths: _Widths | None, of_images: bool) -> None:
     """Sets the LSTMs of actor and critic, which see the observation or the features of an image; net_arch comes after them."""
-    given = {key.removeprefix('policy_kwargs.'): value for key, value in draft.given.items()}
-    size = given.get('lstm_hidden_size', 256)
-    n_layer = given.get('n_lstm_layers', 1)
-    has_critic = bool(given.get('enable_critic_lstm', True))
+    parts = {key.removeprefix('policy_kwargs.'): value for key, value in draft.parts.items()}
+    size = parts.get('lstm_hidden_size', 256)
+    n_layer = parts.get('n_lstm_layers', 1)
+    has_critic = bool(parts.get('enable_critic_lstm', True))
     value = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'critic': has_critic}
     draft.put('policy.model.recurrent', value, f'lstm_hidden_size={size}, enable_critic_lstm={has_critic}')
     if not has_critic:
         draft.drop('a linear layer of the critic', 'with the next layer it is one linear layer')
-    if not of_images and given.get('policy') != 'MultiInputLstmPolicy':
+    if not of_images and parts.get('policy') != 'MultiInputLstmPolicy':
         draft.put('policy.model.encoder', 'flat', 'RecurrentPPO', 'the LSTM sees the observation itself')
     if widths is None and of_images:
         widths = _Widths([], [], [])
@@ -337,12 +337,12 @@ def _put_memory(draft: Draft, widths: _Widths | None, of_images: bool) -> None:
 def _put_optimizer(draft: Draft, kind: str) -> None:
     """Sets the optimizer with its options as one component; torch's Adam with a weight decay becomes adamw."""
     start = 'policy_kwargs.optimizer_'
-    if kind == 'a2c' and draft.given.get('use_rms_prop') and f'{start}class' not in draft.given:
-        eps = draft.given['rms_prop_eps']
+    if kind == 'a2c' and draft.parts.get('use_rms_prop') and f'{start}class' not in draft.parts:
+        eps = draft.parts['rms_prop_eps']
         value = {'type': 'rmsprop', 'alpha': 0.99, 'eps': eps}
         draft.put('policy.learn.optimizer', value, f'use_rms_prop=True, rms_prop_eps={eps}')
         return
-    settings = {key: value for key, value in draft.given.items() if key.startswith(start)}
+    settings = {key: value for key, value in draft.parts.items() if key.startswith(start)}
     if not settings:
         return
     old = ', '.join(f'{key}={value}' for key, value in settings.items())

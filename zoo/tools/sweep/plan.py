@@ -317,12 +317,15 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
         for value in space.probes():
             refusal = _refusal(source, fixed, spaces, key, value)
             if refusal:
-                hint = ''
-                if 'integer' in refusal[0] and space.kind != 'choice':
-                    hint = ' (a space of integers is int(LOW,HIGH))'
-                problems.append(f'{key}={space}: {refusal[0]}{hint}')
+                problems.append(f'{key}={space}: {refusal[0]}{_hint_at_integers(refusal[0], space)}')
                 break
     return problems
+
+
+def _hint_at_integers(problem: str, space: Space) -> str:
+    if 'integer' in problem and space.kind != 'choice':
+        return ' (a space of integers is int(LOW,HIGH))'
+    return ''
 
 
 def _refusal(source: Any, fixed: list[str], spaces: dict[str, Space], key: str, value: str) -> list[str]:

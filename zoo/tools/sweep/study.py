@@ -218,10 +218,7 @@ class Study:
             self._check_journal()
             try:
                 self._study = self._open()
-                for trial in self._study.get_trials(deepcopy=False):
-                    for key in self._row(trial).values:
-                        space = plan.spaces[key].distribution(self._optuna.distributions)
-                        self._optuna.distributions.check_distribution_compatibility(trial.distributions[key], space)
+                self._check_trials()
             except UserError:
                 raise
             except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:  # unsuitable values
@@ -314,23 +311,32 @@ class Study:
             )
         return study
 
+    def _check_trials(self) -> None:
+        """Raises an error if the values of a trial are not those of its space."""
+        distributions = self._optuna.distributions
+        for trial in self._study.get_trials(deepcopy=False):
+            for key in self._row(trial).values:
+                space = self._plan.spaces[key].distribution(distributions)
+                distributions.check_distribution_compatibility(trial.distributions[key], space)
+
     def _check_journal(self) -> None:
         """Removes a last line that was cut off, e.g. by a full disk. Raises: UserError if another is not of a sweep."""
         with self._holding(''), open(self._plan.storage, 'rb+') as file:
             for n, line in enumerate(iter(partial(file.readline, MAX_LINE), b''), 1):
                 is_cut_off = not line.endswith(b'\n') and len(line) < MAX_LINE
-                try:
-                    if n == 1 or not is_cut_off:
-                        _Line.model_validate_json(line)
-                except ValueError as error:
-                    problem = 'is no journal of a sweep;'
-                    if n > 1:
-                        problem = f'has a line {n} that no sweep writes; remove it, or'
-                    raise UserError(
-                        f'the storage {self._plan.storage} {problem} choose another file with --storage'
-                    ) from error
+                if n == 1 or not is_cut_off:
+                    self._check_line(n, line)
                 if is_cut_off:  # it is the last
                     file.truncate(file.tell() - len(line))
+
+    def _check_line(self, n: int, line: bytes) -> None:
+        try:
+            _Line.model_validate_json(line)
+        except ValueError as error:
+            problem = 'is no journal of a sweep;'
+            if n > 1:
+                problem = f'has a line {n} that no sweep writes; remove it, or'
+            raise UserError(f'the storage {self._plan.storage} {problem} choose another file with --storage') from error
 
     @contextmanager
     def _holding(self, suffix: str = '.ask') -> Iterator[None]:

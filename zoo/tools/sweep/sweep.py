@@ -183,21 +183,26 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
             trial = study.next_trial()
             if trial is None:
                 break
-            try:
-                outcome = run_trial(plan, trial, study.values_of(trial.params))
-            except Interrupted as interrupted:
-                assert isinstance(interrupted.code, int), 'it is 128 + the signal'
-                study.end(trial, TrialOutcome('stopped', reason=f'by signal {interrupted.code - 128}'))
-                received.append(interrupted.code - 128)
-                return
-            except StorageError:
-                raise
-            except BaseException as error:
-                with suppress(StorageError):  # the error says more
-                    study.end(trial, TrialOutcome('stopped', reason=f'by {type(error).__name__}'))
-                raise
-            study.end(trial, outcome)
-            _tell(plan, study, trial.number)
+            _run_and_end(plan, study, trial, received)
+
+
+def _run_and_end(plan: Plan, study: Study, trial: Any, received: list[int]) -> None:
+    """Runs a trial and writes its outcome, also if a signal or an error ends it."""
+    try:
+        outcome = run_trial(plan, trial, study.values_of(trial.params))
+    except Interrupted as interrupted:
+        assert isinstance(interrupted.code, int), 'it is 128 + the signal'
+        study.end(trial, TrialOutcome('stopped', reason=f'by signal {interrupted.code - 128}'))
+        received.append(interrupted.code - 128)
+        return
+    except StorageError:
+        raise
+    except BaseException as error:
+        with suppress(StorageError):  # the error says more
+            study.end(trial, TrialOutcome('stopped', reason=f'by {type(error).__name__}'))
+        raise
+    study.end(trial, outcome)
+    _tell(plan, study, trial.number)
 
 
 def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
