@@ -42,7 +42,8 @@ class PriorityConfig(DrawConfig):
 
     @model_validator(mode='after')
     def _beta_is_at_most_1(self) -> PriorityConfig:
-        if (most := greatest(self.beta)) > 1:
+        most = greatest(self.beta)
+        if most > 1:
             raise ValueError(f'beta reaches {most:g} but must be 0 to 1; use 1 for a full correction.')
         return self
 
@@ -65,8 +66,9 @@ class PrioritizedDraws(Draws):
 
     def __init__(self, ring: Ring, cfg: PriorityConfig, generator: torch.Generator, size: int) -> None:
         super().__init__(ring, cfg, generator, size)
-        # None: a schedule, and the env step is not known yet
-        self._beta = float(cfg.beta) if isinstance(cfg.beta, int | float) else None
+        self._beta: float | None = None  # None: a schedule, and the env step is not known yet
+        if isinstance(cfg.beta, int | float):
+            self._beta = float(cfg.beta)
         self._largest = 1.0
         self._priority = torch.ones(ring.size, dtype=torch.float64)
         self._mass = torch.ones(ring.size, dtype=torch.float64)  # priority^alpha
@@ -76,7 +78,8 @@ class PrioritizedDraws(Draws):
             rows = self._draw()
             if rows is None:
                 return
-            batch, n_push = self._weighted(rows), self._ring.n_push
+            batch = self._weighted(rows)
+            n_push = self._ring.n_push
             yield batch
             self._take(rows, batch, self._ring.n_push - n_push)
 
@@ -96,7 +99,8 @@ class PrioritizedDraws(Draws):
         super().load_state_dict(state, rows)
         if 'priority' not in state:
             return
-        priority, self._largest = state['priority'], float(state['largest'])
+        priority = state['priority']
+        self._largest = float(state['largest'])
         if not (priority.isfinite().all() and (priority > 0).all() and 0 < self._largest < float('inf')):
             raise ValueError('priorities should be finite and above 0')
         self._set(slice(0, len(rows)), priority[rows].double())
@@ -106,8 +110,13 @@ class PrioritizedDraws(Draws):
         self._mass[rows] = priority**self._cfg.alpha
 
     def _choose(self, eligible: Tensor | None, n_eligible: int) -> Tensor:
-        mass = self._mass[:n_eligible] if eligible is None else self._mass[eligible]
-        n, self._n_eligible, total = self._cfg.n_sample, n_eligible, mass.cumsum(0)
+        if eligible is None:
+            mass = self._mass[:n_eligible]
+        else:
+            mass = self._mass[eligible]
+        n = self._cfg.n_sample
+        self._n_eligible = n_eligible
+        total = mass.cumsum(0)
         self._sum = float(total[-1])
         at = (torch.arange(n) + torch.rand(n, generator=self._generator, dtype=torch.float64)) * (self._sum / n)
         return torch.searchsorted(total, at, right=True).clamp_(max=n_eligible - 1)
@@ -154,7 +163,8 @@ class PrioritizedDraws(Draws):
         priority = priority.clamp(min=LEAST)
         self._largest = max(self._largest, float(priority.max()))
         is_kept = self._ring.staleness(rows) >= n_push
-        rows, priority = rows[is_kept], priority[is_kept]
+        rows = rows[is_kept]
+        priority = priority[is_kept]
         self._priority.scatter_reduce_(0, rows, priority, 'amax', include_self=False)
         self._set(rows, self._priority[rows])
 
@@ -259,7 +269,9 @@ def draw_problems(
     """
     rollout = f'a rollout has {n_rollout} samples'
     parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}
-    common = buffer['size'] if len(parts) == 1 or any(draw['size'] is None for draw in parts.values()) else None
+    common = None
+    if len(parts) == 1 or any(draw['size'] is None for draw in parts.values()):
+        common = buffer['size']
     sizes = {'buffer.size': common, **{f'{path}.size': draw['size'] for path, draw in parts.items()}}
     for key, size in sizes.items():
         if size is not None and size < n_rollout:
@@ -267,8 +279,11 @@ def draw_problems(
                 f'{key} is {size} but {rollout}: {n_rollout - size} of them would never be kept; use {n_rollout} or more.'
             )
     for path, draw in parts.items():
-        is_own = path == 'buffer.value' and critic_batch_size is not None
-        batch_key, n_batch = ('critic_batch_size', critic_batch_size) if is_own else ('batch_size', batch_size)
+        batch_key = 'batch_size'
+        n_batch = batch_size
+        if path == 'buffer.value' and critic_batch_size is not None:
+            batch_key = 'critic_batch_size'
+            n_batch = critic_batch_size
         n_sample, n_draw, max_use, max_staleness = (
             draw[key] for key in ('n_sample', 'update_per_collect', 'max_use', 'max_staleness')
         )
@@ -292,8 +307,11 @@ def draw_problems(
                 f'= {max_use * n_rollout} uses and {n_draw} draws of {n_sample} want {n_draw * n_sample}, so draws '
                 f'would be left out; use max_use {need} or more, or fewer or smaller draws.'
             )
-        size_key = f'{path}.size' if draw['size'] is not None else 'buffer.size'
-        size, n_round = draw['size'] or buffer['size'], max_env_step // n_rollout
+        size_key = 'buffer.size'
+        if draw['size'] is not None:
+            size_key = f'{path}.size'
+        size = draw['size'] or buffer['size']
+        n_round = max_env_step // n_rollout
         if 0 < n_round * n_rollout < n_sample:
             yield (
                 f'{path}.n_sample is {n_sample} but max_env_step is {max_env_step} and a rollout has {n_rollout} '

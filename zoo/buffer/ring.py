@@ -38,8 +38,11 @@ class Ring:
     """
 
     def __init__(self, size: int, device: Literal['auto', 'cpu'] = 'auto') -> None:
-        self.size, self.n_row, self.n_push = size, 0, 0
-        self._device, self._cursor = device, 0  # the cursor is the next row to write
+        self.size = size
+        self.n_row = 0
+        self.n_push = 0
+        self._device = device
+        self._cursor = 0  # the next row to write
         self._data: dict[str, Any] | None = None
         self._form: dict[str, str] = {}
         self._is_loaded = False  # the samples come from a checkpoint, and nothing was pushed since
@@ -56,7 +59,8 @@ class Ring:
         data = self._fit(samples)
         self.n_push += 1
         samples = map_tensors(lambda x: x[-self.size :], samples)
-        n, start = len(first_leaf(samples)), self._cursor
+        n = len(first_leaf(samples))
+        start = self._cursor
         n_head = min(n, self.size - start)
         parts = [(slice(start, start + n_head), slice(0, n_head)), (slice(0, n - n_head), slice(n_head, n))]
         parts = [(rows, part) for rows, part in parts if rows.stop > rows.start]
@@ -85,7 +89,10 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """The filled rows as views, their push numbers, and the next row to write."""
-        data = {} if self._data is None else map_tensors(lambda x: x[: self.n_row], self._data)
+        if self._data is None:
+            data = {}
+        else:
+            data = map_tensors(lambda x: x[: self.n_row], self._data)
         return {
             'data': data,
             'push_number': self._push_number[: self.n_row],
@@ -101,15 +108,21 @@ class Ring:
         from row 0 on, the oldest first. Raises: ValueError if the counts or lengths of the state contradict each other.
         """
         _check_state(state)
-        n, cursor = len(state['push_number']), state['cursor']
+        n = len(state['push_number'])
+        cursor = state['cursor']
         rows = torch.arange(n)
         if state['size'] != self.size:
-            oldest = cursor if n == state['size'] else 0
+            oldest = 0
+            if n == state['size']:
+                oldest = cursor
             rows = ((rows + oldest) % max(n, 1))[-self.size :]
             cursor = len(rows) % self.size
-        self.n_row, self.n_push, self._cursor = len(rows), state['n_push'], cursor
+        self.n_row = len(rows)
+        self.n_push = state['n_push']
+        self._cursor = cursor
         self._push_number[: len(rows)] = state['push_number'][rows]
-        self._data, self._is_loaded = None, bool(state['data'])
+        self._data = None
+        self._is_loaded = bool(state['data'])
         if state['data']:
             self._allocate(state['data'], torch.device('cpu'))  # the first push moves it to the device of the samples
             map_tensors(lambda block, x: block[: len(rows)].copy_(x[rows]), self._data, state['data'])
@@ -125,14 +138,19 @@ class Ring:
             )
         form = _form_of(samples)
         self._batch_device = first_leaf(samples).device
-        place = self._batch_device if self._device == 'auto' else torch.device('cpu')
+        if self._device == 'auto':
+            place = self._batch_device
+        else:
+            place = torch.device('cpu')
         if self._is_loaded and form != self._form:
             logger.warning(
                 'samples now have %s where those of the checkpoint have %s: the replay buffer begins empty',
                 _misfits(form, self._form),
                 _misfits(self._form, form),
             )
-            self._data, self.n_row, self._cursor = None, 0, 0
+            self._data = None
+            self.n_row = 0
+            self._cursor = 0
         self._is_loaded = False
         if self._data is None:
             if 'staleness' in form:
@@ -205,8 +223,12 @@ class Draws:
     """
 
     def __init__(self, ring: Ring, cfg: DrawConfig, generator: torch.Generator, size: int) -> None:
-        self._ring, self._cfg, self._generator = ring, cfg, generator
-        self._newest = size if size < ring.size else None
+        self._ring = ring
+        self._cfg = cfg
+        self._generator = generator
+        self._newest: int | None = None
+        if size < ring.size:
+            self._newest = size
         self._n_use = torch.zeros(ring.size, dtype=torch.int32)
         self._ranks: Ranks = ALONE
 
@@ -243,13 +265,17 @@ class Draws:
     def _draw(self) -> Tensor | None:
         """Draws the next rows and counts their use; None: too few rows are eligible, on at least one rank."""
         eligible = self._eligible()
-        n_eligible = self._ring.n_row if eligible is None else len(eligible)
+        if eligible is None:
+            n_eligible = self._ring.n_row
+        else:
+            n_eligible = len(eligible)
         suffices = n_eligible >= self._cfg.n_sample
         # without max_use all ranks have equally many eligible rows; random draws make use counts differ
         if not (suffices if self._cfg.max_use is None else all(self._ranks.gather(suffices))):
             return None
         rows = self._choose(eligible, n_eligible)
-        rows = rows if eligible is None else eligible[rows]
+        if eligible is not None:
+            rows = eligible[rows]
         self._n_use[rows] += 1  # a row that occurs several times is counted once
         return rows
 
@@ -259,7 +285,8 @@ class Draws:
 
     def _eligible(self) -> Tensor | None:
         """The rows that may be drawn; None: all."""
-        max_use, max_staleness = self._cfg.max_use, self._cfg.max_staleness
+        max_use = self._cfg.max_use
+        max_staleness = self._cfg.max_staleness
         if max_use is None and max_staleness is None and self._newest is None:
             return None
         rows = slice(0, self._ring.n_row)
@@ -283,7 +310,8 @@ class RingBuffer:
 
     def __init__(self, cfg: RingConfig, draws: Mapping[str, DrawConfig], seed: int, kind: type[Draws] = Draws) -> None:
         sizes = {name: getattr(draw, 'size', None) or cfg.size for name, draw in draws.items()}
-        self._seed, self._ring = seed, Ring(max(sizes.values()), cfg.device)
+        self._seed = seed
+        self._ring = Ring(max(sizes.values()), cfg.device)
         self._draws = {
             name: kind(self._ring, draw, torch_generator(seed, f'buffer/{name}'), sizes[name])
             for name, draw in draws.items()

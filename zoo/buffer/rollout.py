@@ -36,7 +36,8 @@ class RolloutBuffer:
 
     def batches(self) -> Iterator[Columns]:
         """Each pushed block, once, in order."""
-        samples, self._samples = self._samples, []
+        samples = self._samples
+        self._samples = []
         yield from samples
 
     def state_dict(self) -> dict[str, Any]:

@@ -32,27 +32,48 @@ class Networks(nn.Module):
     def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
         super().__init__()
         arch: Arch = getattr(cfg, 'arch', None) or ARCHS[getattr(cfg, 'shared_encoder', False)]
-        window = window_len(obs_space) if cfg.obs_norm else None
-        keep_dict, is_shared = takes_dicts_alone(cfg.encoder), arch != 'dual'
+        window = None
+        if cfg.obs_norm:
+            window = window_len(obs_space)
+        keep_dict = takes_dicts_alone(cfg.encoder)
+        is_shared = arch != 'dual'
         views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, keep_dict, is_shared, window is not None)
-        self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
+        self.arch = arch
+        self.leaf = views.leaf
+        self.actor_leaves = views.acting
         check_entries(cfg.encoder, views.input)
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window, cfg.obs_clip)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
-        self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if arch == 'dual' else self.actor_encoder
+        if arch == 'dual':
+            self.critic_encoder = build_encoder(cfg.encoder, views.critic, given)
+        else:
+            self.critic_encoder = self.actor_encoder
         actor, critic = self._below_heads(cfg)
         actor_hidden = _hidden(cfg, cfg.actor_head, actor.n_feature)
-        n_feature = actor.n_feature if actor_hidden is None else actor_hidden.n_feature
+        if actor_hidden is None:
+            n_feature = actor.n_feature
+        else:
+            n_feature = actor_hidden.n_feature
         options = {**dict(cfg), 'n_feature': n_feature}
         self.dist = make_dist(action_space, cfg.distribution, options)
         head = self.dist.make_head(n_feature, options)
-        self.policy_head = head if actor_hidden is None else nn.Sequential(actor_hidden, head)
+        if actor_hidden is None:
+            self.policy_head = head
+        else:
+            self.policy_head = nn.Sequential(actor_hidden, head)
         self.is_masked = check_mask(obs_space, self.dist)
         critic_hidden = _hidden(cfg, cfg.critic_head, critic.n_feature)
-        last = critic if critic_hidden is None else critic_hidden
+        if critic_hidden is None:
+            last = critic
+        else:
+            last = critic_hidden
         value_head = ValueHead(last.n_feature, last.value_gain)
-        self.value_head: nn.Module = value_head if critic_hidden is None else nn.Sequential(critic_hidden, value_head)
+        self.value_head: nn.Module
+        if critic_hidden is None:
+            self.value_head = value_head
+        else:
+            self.value_head = nn.Sequential(critic_hidden, value_head)
         self._decode: Callable[[Tensor], Tensor] | None = None
 
     def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
@@ -63,7 +84,8 @@ class Networks(nn.Module):
         """Makes the critic predict a distribution of returns: n_output logits, which `decode` turns into the value."""
         from zoo.rl_utils.value_losses import widened
 
-        self.value_head, self._decode = widened(self.value_head, n_output), decode
+        self.value_head = widened(self.value_head, n_output)
+        self._decode = decode
 
     @property
     def sees_window(self) -> bool:
@@ -90,7 +112,9 @@ class Networks(nn.Module):
         """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
         if isinstance(self.input, nn.Identity):
             return
-        marks = obs[WINDOW_MASK] if self.sees_window else None
+        marks = None
+        if self.sees_window:
+            marks = obs[WINDOW_MASK]
         update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight, marks)
 
     def encoder_input(self, obs: Obs) -> Any:
@@ -98,16 +122,22 @@ class Networks(nn.Module):
         if self.leaf is None:
             return self.input(obs)
         x = self.input(obs[self.leaf])
-        return without_empty(x, obs[WINDOW_MASK]) if self.sees_window else x
+        if self.sees_window:
+            return without_empty(x, obs[WINDOW_MASK])
+        return x
 
     def _value_outputs(self, feature: Tensor) -> dict[str, Tensor]:
         """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""
         output = self.value_head(feature)
-        return {'value': output} if self._decode is None else {'value': self._decode(output), 'value_logit': output}
+        if self._decode is None:
+            return {'value': output}
+        return {'value': self._decode(output), 'value_logit': output}
 
     def _logit(self, feature: Tensor, obs: Obs) -> Tensor:
         logit = self.policy_head(feature)
-        return self.dist.masked(logit, obs[ACTION_MASK]) if self.is_masked else logit
+        if self.is_masked:
+            return self.dist.masked(logit, obs[ACTION_MASK])
+        return logit
 
     def _outputs(
         self, obs: Obs, feature: Tensor, critic_feature: Tensor, aux_head: nn.Module | None = None
@@ -203,4 +233,6 @@ class PPG(ActorCritic):
 
 def _hidden(cfg: ActorCriticConfig, widths: Sequence[int], n_feature: int) -> Layers | None:
     """Hidden layers between an encoder and a head; None if the config gives no widths."""
-    return Layers(n_feature, widths, cfg.activation, cfg.layer_norm) if widths else None
+    if widths:
+        return Layers(n_feature, widths, cfg.activation, cfg.layer_norm)
+    return None

@@ -38,17 +38,25 @@ def unread_option(cfg: ActorCriticConfig, dist: ActionDist, action_space: Space)
 
     Args: cfg: the fields of ActorCriticConfig; one that differs from its default is set.
     """
-    unread = () if dist.reads is None else sorted(set(OF_DISTRIBUTION).difference(dist.reads))
+    unread: list[str] = []
+    if dist.reads is not None:
+        unread = sorted(set(OF_DISTRIBUTION).difference(dist.reads))
     for name in unread:
-        value, default = getattr(cfg, name), ActorCriticConfig.model_fields[name].default
+        value = getattr(cfg, name)
+        default = ActorCriticConfig.model_fields[name].default
         if value != default:
             kinds = [
                 kind
                 for kind in fitting(action_space, dict(cfg))
                 if name in (DISTRIBUTION_REGISTRY.get(kind).reads or ())
             ]
-            use = f', or use policy.model.distribution={" or ".join(kinds)}' if kinds else ''
-            shown = 'null' if default is None else str(default).lower()
+            use = ''
+            if kinds:
+                use = f', or use policy.model.distribution={" or ".join(kinds)}'
+            if default is None:
+                shown = 'null'
+            else:
+                shown = str(default).lower()
             return (
                 f'policy.model.{name} is {str(value).lower()} but the actions are drawn by the distribution '
                 f'{dist.name!r}, which does not read it; leave it at {shown}{use}'
@@ -110,7 +118,10 @@ class _Contract:
     """Calls and checks the methods on rows of the leading shape `lead`; state: the initial state of a recurrent model."""
 
     def __init__(self, model: object, dist: ActionDist, lead: tuple[int, ...], state: State = None) -> None:
-        self._model, self._dist, self._lead, self._state = model, dist, lead, state
+        self._model = model
+        self._dist = dist
+        self._lead = lead
+        self._state = state
         self._name = type(model).__name__
         given = ('obs', 'state', 'first')[: 1 if state is None else 1 + len(lead)]
         self._given = f'({", ".join(given)})'
@@ -153,13 +164,17 @@ class _Contract:
                 )
             return found
         if not isinstance(found, tuple) or len(found) != 2:
-            what = 'logit' if method == 'compute_actor' else 'value'
+            if method == 'compute_actor':
+                what = 'logit'
+            else:
+                what = 'value'
             raise UserError(f'{self._name}.{method}{self._given} gave {_show(found)}; return ({what}, state)')
         self._check_state(method, found[1])
         return found[0]
 
     def _check_dict(self, method: str, found: object, keys: tuple[str, ...]) -> None:
-        keys = keys if self._state is None else (*keys, 'state')
+        if self._state is not None:
+            keys = (*keys, 'state')
         if not (isinstance(found, dict) and set(keys) <= found.keys()):
             wanted = ', '.join(f'{key!r}: ...' for key in keys)
             raise UserError(f'{self._name}.{method} gave {_show(found)}; return {{{wanted}}}')
@@ -167,7 +182,8 @@ class _Contract:
             self._check_state(method, found['state'])
 
     def _check_state(self, method: str, state: State) -> None:
-        got, wanted = _forms(state), _forms(self._state)
+        got = _forms(state)
+        wanted = _forms(self._state)
         if got != wanted:
             raise UserError(
                 f'{self._name}.{method}{self._given} gave a state of {_show_forms(got)} but initial_state one of '
@@ -188,7 +204,10 @@ class _Contract:
 
     def _check(self, what: str, got: object, shape: tuple[int, ...]) -> None:
         if not isinstance(got, Tensor) or tuple(got.shape) != shape or not got.is_floating_point():
-            rows = f'{_N} observations' if len(self._lead) == 1 else f'{_LENGTH} x {_N} observations, time first,'
+            if len(self._lead) == 1:
+                rows = f'{_N} observations'
+            else:
+                rows = f'{_LENGTH} x {_N} observations, time first,'
             raise UserError(
                 f'{self._name}.{what} gave {_show(got)} for {rows} but must give a float tensor of shape '
                 f'{shape}; keep the leading dimensions of obs'
@@ -211,7 +230,9 @@ def _show(value: object) -> str:
         return f'a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix("torch.")}'
     if isinstance(value, tuple):
         return f'a tuple of {len(value)}'
-    return f'a dict with the keys {sorted(value)}' if isinstance(value, dict) else f'a {type(value).__name__}'
+    if isinstance(value, dict):
+        return f'a dict with the keys {sorted(value)}'
+    return f'a {type(value).__name__}'
 
 
 def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
@@ -246,7 +267,11 @@ def reached(model: Any, obs_space: Space, method: str) -> set[str]:
         inputs.append(model.initial_state(n_row))
     with torch.enable_grad():
         found = getattr(model, method)(*inputs)
-        output: Tensor = found[0] if isinstance(found, tuple) else found
+        output: Tensor
+        if isinstance(found, tuple):
+            output = found[0]
+        else:
+            output = found
         if not output.requires_grad:  # all parameters that it depends on are frozen
             return set()
         finite = torch.where(output.isfinite(), output, 0.0)  # masked choices are -inf
@@ -274,7 +299,8 @@ class AllocationLimit(TorchDispatchMode):
 
     def __init__(self, n_byte: int) -> None:
         super().__init__()
-        self._limit, self._total = n_byte, 0
+        self._limit = n_byte
+        self._total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -51,13 +51,17 @@ class CNN(nn.Module, ABC):
         if size < min_size:
             fitting = [f'policy.model.encoder={cnn.name!r}' for cnn in (NatureCNN, ImpalaCNN) if cnn.min_size <= size]
             fitting.append("policy.model.encoder='mlp'")
-            layout = '[C, H, W]' if image.channels_first else '[H, W, C]'
+            if image.channels_first:
+                layout = '[C, H, W]'
+            else:
+                layout = '[H, W, C]'
             raise UserError(
                 f'the encoder {self.name!r} takes images of {min_size}x{min_size} or more but these are '
                 f'{image.height}x{image.width} (shape {space.shape} read as {layout}); use '
                 f'{" or ".join(fitting)} or larger images'
             )
-        self.precision, self._activation = precision, 'relu'
+        self.precision = precision
+        self._activation = 'relu'
 
     @classmethod
     def fits(cls, space: Space) -> bool:
@@ -82,7 +86,9 @@ class CNN(nn.Module, ABC):
         return maps.permute(0, 2, 3, 1).flatten(1)  # [N, C, H, W] -> [N, H*W*C]
 
     def _activate(self, x: Tensor) -> Tensor:
-        return relu(x, inplace=True) if self._activation == 'relu' else ACTIVATIONS[self._activation](x)
+        if self._activation == 'relu':
+            return relu(x, inplace=True)
+        return ACTIVATIONS[self._activation](x)
 
 
 class ConvConfig(CNNConfig):
@@ -126,7 +132,9 @@ class ConvNet(CNN):
         height, width, n_in, _ = image_shape(space)
         for n_out, kernel, stride in sizes:
             self.convs.append(orthogonal(nn.Conv2d(n_in, n_out, kernel, stride), math.sqrt(2)))
-            n_in, height, width = n_out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            n_in = n_out
+            height = (height - kernel) // stride + 1
+            width = (width - kernel) // stride + 1
         self.n_feature: int = cfg.hidden_size
         self.dense = orthogonal(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
         self._activation = cfg.activation
@@ -185,7 +193,8 @@ class ImpalaCNN(CNN):
 
     def __init__(self, cfg: ImpalaConfig, space: Box) -> None:
         super().__init__(space, self.min_size, cfg.precision)
-        channels, n_block = (16, 32, 32), 2
+        channels = (16, 32, 32)
+        n_block = 2
         block_gain = 1 / math.sqrt(len(channels) * n_block)
         self.stages = nn.Sequential()
         height, width, n_in, _ = image_shape(space)
@@ -197,15 +206,23 @@ class ImpalaCNN(CNN):
                     *(ResidualBlock(n_out, block_gain) for _ in range(n_block)),
                 )
             )
-            n_in, height, width = n_out, (height + 1) // 2, (width + 1) // 2
+            n_in = n_out
+            height = (height + 1) // 2
+            width = (width + 1) // 2
         self._global_pool = cfg.global_pool
-        n_cell = 1 if cfg.global_pool else height * width
+        if cfg.global_pool:
+            n_cell = 1
+        else:
+            n_cell = height * width
         self.dense = normed(nn.Linear(n_in * n_cell, self.n_feature), math.sqrt(2))
 
     def maps(self, x: Tensor) -> Tensor:
         layers: list[Any] = []
         for stage in self.stages.children():
-            layers += stage.children() if may_skip_call(stage, nn.Sequential) else [stage]
+            if may_skip_call(stage, nn.Sequential):
+                layers += stage.children()
+            else:
+                layers += [stage]
         first, *others = layers
         x = convolve(x, first)
         for layer in others:
@@ -213,7 +230,9 @@ class ImpalaCNN(CNN):
         return relu(x)
 
     def _flat(self, maps: Tensor) -> Tensor:
-        return maps.mean((2, 3)) if self._global_pool else super()._flat(maps)
+        if self._global_pool:
+            return maps.mean((2, 3))
+        return super()._flat(maps)
 
 
 class ResidualBlock(nn.Module):

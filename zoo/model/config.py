@@ -110,7 +110,9 @@ class ActorCriticConfig(Section):
 
     @model_validator(mode='after')
     def _log_std_lies_between(self) -> ActorCriticConfig:
-        low, start, high = self.log_std_min, self.log_std_init, self.log_std_max
+        low = self.log_std_min
+        start = self.log_std_init
+        high = self.log_std_max
         if not low <= start <= high:
             raise ValueError(
                 f'log_std_init is {start:g} but must lie between log_std_min, {low:g}, and log_std_max, {high:g}; '

@@ -44,7 +44,8 @@ from zoo.rl_utils.init import orthogonal
 PATH = 'policy.model.encoder'
 SMALL = 40  # images with a side below it need no network as large as 'impala'
 SMALL_CNN = '{type: cnn, channels: [16, 32], kernels: [3, 3], strides: [2, 2], hidden_size: 128}'
-NATURE_SIZE, IMPALA_SIZE = 80, 8
+NATURE_SIZE = 80
+IMPALA_SIZE = 8
 """Least sides of images for which 'auto' chooses these; the strides of 'nature', made for 84x84, lose details of smaller ones."""
 
 
@@ -67,7 +68,9 @@ def checked_spec(spec: object, path: str = PATH) -> Any:
     if spec in ('auto', {'type': 'auto'}):
         return 'auto'
     section = section_of(spec, path)
-    return spec if isinstance(spec, str) else plain(section)
+    if isinstance(spec, str):
+        return spec
+    return plain(section)
 
 
 EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(spec))]
@@ -78,10 +81,14 @@ def section_of(spec: object, path: str) -> Any:
     """The section of an encoder, with the field `type`. Raises: ConfigError."""
     if not isinstance(spec, str | dict):
         raise ConfigError(f'{path} is {spec!r} but must be the name of an encoder, or {{type: its name, its fields}}.')
-    name = spec if isinstance(spec, str) else spec.get('type')
+    name: Any = spec
+    if isinstance(spec, dict):
+        name = spec.get('type')
     if not isinstance(name, str):
-        got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
-        raise ConfigError(f'{got} but must name an encoder; use one of {", ".join(ENCODER_REGISTRY.names())}.')
+        wrong = f'{path} has no type'
+        if 'type' in spec:
+            wrong = f'{path}.type is {name!r}'
+        raise ConfigError(f'{wrong} but must name an encoder; use one of {", ".join(ENCODER_REGISTRY.names())}.')
     if name not in ENCODER_REGISTRY:
         raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()]))
     if not is_class(getattr(ENCODER_REGISTRY.get(name), 'config', None), Section):
@@ -146,7 +153,9 @@ class Flat(nn.Module):
         return isinstance(space, Leaf)
 
     def forward(self, x: Tensor) -> Tensor:
-        return flat_pixels(x) if self._of_pixels else x
+        if self._of_pixels:
+            return flat_pixels(x)
+        return x
 
 
 class SimbaConfig(Section):
@@ -195,7 +204,8 @@ class SimbaBlock(nn.Module):
     def __init__(self, n: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(n)
-        self.first, self.second = nn.Linear(n, 4 * n), nn.Linear(4 * n, n)
+        self.first = nn.Linear(n, 4 * n)
+        self.second = nn.Linear(4 * n, n)
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -230,7 +240,9 @@ class MultiEncoderConfig(Section):
     @field_validator('join')
     @classmethod
     def _check_join(cls, spec: Any) -> Any:
-        return None if spec is None else checked_spec(spec, f'{PATH}.join')
+        if spec is None:
+            return None
+        return checked_spec(spec, f'{PATH}.join')
 
 
 @ENCODER_REGISTRY.register('multi')
@@ -264,7 +276,11 @@ class MultiEncoder(nn.Module):
         self.join: Any = None
         if cfg.join is not None:
             self.join = build_encoder(cfg.join, vectors(n), given, f'{PATH}.join', 'the joined features are')
-        self.n_feature: int = n if self.join is None else self.join.n_feature
+        self.n_feature: int
+        if self.join is None:
+            self.n_feature = n
+        else:
+            self.n_feature = self.join.n_feature
         self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
 
     @classmethod
@@ -273,8 +289,13 @@ class MultiEncoder(nn.Module):
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
         parts = [part(x[name]) for name, part in zip(self._names, self.parts.values(), strict=True)]
-        feature = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return feature if self.join is None else self.join(feature)
+        if len(parts) == 1:
+            feature = parts[0]
+        else:
+            feature = torch.cat(parts, -1)
+        if self.join is None:
+            return feature
+        return self.join(feature)
 
 
 def make_encoder(
@@ -312,7 +333,8 @@ def build_encoder(
     """Builds the network of a spec for a space; see `make_encoder`. path (of the spec) and input_name are for errors."""
     if isinstance(space, Dict):
         space = without_mask(space)
-    spec = auto_name(space) if spec == 'auto' else spec
+    if spec == 'auto':
+        spec = auto_name(space)
     section = section_of(spec, path)
     cls = ENCODER_REGISTRY.get(section.type)
     if _asked_fits(cls, section.type, space):
@@ -347,7 +369,9 @@ def auto_name(space: Space) -> str:
     size = min(image.height, image.width)
     if size >= NATURE_SIZE:
         return 'nature'
-    return 'impala' if size >= IMPALA_SIZE else 'mlp'
+    if size >= IMPALA_SIZE:
+        return 'impala'
+    return 'mlp'
 
 
 def slow_for_small_images(spec: object, space: Space) -> str:
@@ -359,7 +383,9 @@ def slow_for_small_images(spec: object, space: Space) -> str:
         if isinstance(leaf, Box) and auto_name(leaf) == 'impala':
             image = image_shape(leaf)
             if min(image.height, image.width) < SMALL:
-                entry = f' {path!r}' if path else ''
+                entry = ''
+                if path:
+                    entry = f' {path!r}'
                 return (
                     f'the images{entry} of {image.height}x{image.width} get the encoder impala, which was made for 64x64; '
                     f"a smaller one trains several times as fast: '{PATH}={SMALL_CNN}'"
@@ -369,7 +395,9 @@ def slow_for_small_images(spec: object, space: Space) -> str:
 
 def check_entries(spec: object, space: Space) -> None:
     """Raises: UserError if a spec of 'multi' has encoders for entries that the observations lack."""
-    names = spec.get('encoders') if isinstance(spec, dict) else None
+    names = None
+    if isinstance(spec, dict):
+        names = spec.get('encoders')
     if not names:
         return
     if not isinstance(space, Dict):
@@ -378,7 +406,8 @@ def check_entries(spec: object, space: Space) -> None:
             "no entries; use policy.model.encoder 'auto', or name the encoder itself"
         )
     known = [path for path, _ in leaf_spaces(space)]
-    if unknown := sorted(set(names) - set(known)):
+    unknown = sorted(set(names) - set(known))
+    if unknown:
         raise UserError(
             f'{PATH}.encoders names {", ".join(map(repr, unknown))} but the entries of the observations are '
             f'{", ".join(map(repr, known))}; use some of these names'
@@ -440,7 +469,8 @@ def _asked_fits(cls: type, name: str, space: Space) -> bool:
 
 def _checked(network: Any, name: str) -> Any:
     """The network of an encoder. Raises: UserError if it lacks what heads on its features need."""
-    n_feature, gain = getattr(network, 'n_feature', None), getattr(network, 'value_gain', None)
+    n_feature = getattr(network, 'n_feature', None)
+    gain = getattr(network, 'value_gain', None)
     problem = ''
     if not isinstance(network, nn.Module):
         problem = 'is no torch.nn.Module; extend this class'
@@ -460,7 +490,9 @@ def _taken(cls: type) -> str:
     image = Box(np.zeros((3, 84, 84)), np.full((3, 84, 84), 255.0), 'uint8')
     kinds: dict[str, Space] = {'images': image, 'vectors': vectors(1), 'a Dict': Dict({'x': vectors(1)})}
     fitting = ' or '.join(words for words, space in kinds.items() if _fits(cls, space))
-    return f', which takes {fitting},' if fitting else ''
+    if fitting:
+        return f', which takes {fitting},'
+    return ''
 
 
 def _what(space: Space) -> str:

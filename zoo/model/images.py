@@ -41,8 +41,12 @@ def image_shape(space: Box) -> ImageShape:
     For a window of n images it is the shape of one image with n times the channels.
     """
     *frames, a, b, c = space.shape
-    n_frame = frames[0] if frames else 1
-    return ImageShape(b, c, n_frame * a, True) if a < c else ImageShape(a, b, n_frame * c, False)
+    n_frame = 1
+    if frames:
+        n_frame = frames[0]
+    if a < c:
+        return ImageShape(b, c, n_frame * a, True)
+    return ImageShape(a, b, n_frame * c, False)
 
 
 class Pixels(nn.Module):
@@ -60,8 +64,11 @@ class Pixels(nn.Module):
     def __init__(self, space: Box, normalize: bool = True) -> None:
         super().__init__()
         self._channels_first = image_shape(space).channels_first
-        self._is_window, self._normalize = len(space.shape) == 4, normalize
-        self._n_channel = space.shape[1 if self._channels_first else -1] if self._is_window else 1  # of one frame
+        self._is_window = len(space.shape) == 4
+        self._normalize = normalize
+        self._n_channel = 1  # of one frame
+        if self._is_window:
+            self._n_channel = space.shape[1 if self._channels_first else -1]
         self._is_bytes = space.dtype == 'uint8'
         highest = self._channels_to_front(torch.from_numpy(np.asarray(space.high, np.float32))).amax(
             (-2, -1), keepdim=True
@@ -75,10 +82,14 @@ class Pixels(nn.Module):
         if not self._is_bytes:
             return x
         if not self._normalize:
-            return x if x.is_floating_point() else x.to(torch.float32)
+            if x.is_floating_point():
+                return x
+            return x.to(torch.float32)
         if self.byte_scale is not None:
             return x / self.byte_scale
-        return x if x.dtype == torch.uint8 else x / LARGEST_BYTE
+        if x.dtype == torch.uint8:
+            return x
+        return x / LARGEST_BYTE
 
     def real_places(self, marks: Tensor) -> Tensor:
         """The numbers of a window of images that hold an observation, bool that broadcasts to the output [..., C, H, W].
@@ -88,12 +99,20 @@ class Pixels(nn.Module):
         frames = (marks != 0)[..., None, None]
         if not self._is_window:
             return self._channels_to_front(frames)
-        shape = (self._n_channel, 1, 1) if self._channels_first else (1, 1, self._n_channel)
+        if self._channels_first:
+            shape = (self._n_channel, 1, 1)
+        else:
+            shape = (1, 1, self._n_channel)
         return self._channels_to_front(frames.unsqueeze(-1).expand(*marks.shape, *shape))
 
     def _channels_to_front(self, obs: Tensor) -> Tensor:
-        x = obs if self._channels_first else obs.movedim(-1, -3)
-        return x.flatten(-4, -3) if self._is_window else x  # [..., n, C, H, W] -> [..., n*C, H, W]
+        if self._channels_first:
+            x = obs
+        else:
+            x = obs.movedim(-1, -3)
+        if self._is_window:
+            return x.flatten(-4, -3)  # [..., n, C, H, W] -> [..., n*C, H, W]
+        return x
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Loads a state; one from before the scale was saved belongs to weights that were trained on bytes / 255."""
@@ -113,7 +132,9 @@ class Pixels(nn.Module):
 def flat_pixels(x: Tensor) -> Tensor:
     """[..., C, H, W], numbers or bytes -> [..., C*H*W] of numbers; bytes are divided by 255."""
     flat = x.flatten(-3)
-    return flat / LARGEST_BYTE if flat.dtype == torch.uint8 else flat
+    if flat.dtype == torch.uint8:
+        return flat / LARGEST_BYTE
+    return flat
 
 
 Precision = Literal['fp32', 'bf16', 'auto']
@@ -128,7 +149,9 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
     if not may_skip_call(conv, nn.Conv2d):  # a hook, or another layer in its place
         output: Tensor = conv(x / 255 if x.dtype == torch.uint8 else x)
         return output
-    weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
+    weight = conv.weight
+    stride = conv.stride[0]
+    is_half = torch.is_autocast_enabled(x.device.type)
     if x.dtype == torch.uint8:
         weight = weight / LARGEST_BYTE  # the weights, not the bytes, which are many, and exact in bfloat16
     if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
@@ -139,14 +162,16 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Turns image (in any memory order) and filters of a convolution of stride `size` into those of one of stride 1."""
-    (n, n_channel, height, width), (n_out, _, kernel, _) = x.shape, weight.shape
+    n, n_channel, height, width = x.shape
+    n_out, _, kernel, _ = weight.shape
     side = kernel // size
     rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; the rest is unused
     x = x[..., : rows * size, : columns * size]
     filters = weight.reshape(n_out, n_channel, side, size, side, size)
     if x.stride(1) == 1:  # channels innermost: y, x, channel of a block
         lines = x.permute(0, 2, 3, 1).reshape(n, rows, size, columns, size * n_channel)
-        blocks, filters = lines.transpose(2, 3), filters.permute(0, 3, 5, 1, 2, 4)
+        blocks = lines.transpose(2, 3)
+        filters = filters.permute(0, 3, 5, 1, 2, 4)
     else:  # channel, y, x; four bytes are moved as one number
         is_word = (
             x.dtype == torch.uint8
@@ -154,7 +179,10 @@ def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
             and x.stride(3) == 1
             and all(step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
         )
-        lines = x.view(torch.int32).unsqueeze(-1) if is_word else x.unflatten(-1, (columns, size))
+        if is_word:
+            lines = x.view(torch.int32).unsqueeze(-1)
+        else:
+            lines = x.unflatten(-1, (columns, size))
         blocks = lines.unflatten(2, (rows, size)).permute(0, 2, 4, 1, 3, 5).contiguous()
         if is_word:
             blocks = blocks.view(torch.uint8)
@@ -170,7 +198,10 @@ def has_bf16(device: str, precision: Precision) -> bool:
     Raises: UserError if it does not but precision is 'bf16'.
     """
     cpu = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    found = cpu if device == 'cpu' else device == 'cuda' and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == 'cpu':
+        found = cpu
+    else:
+        found = device == 'cuda' and torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == 'bf16' and not found:
         raise UserError(
             f"policy.model.precision is 'bf16' but this {device} only emulates bfloat16, slowly; use 'auto' or 'fp32'"

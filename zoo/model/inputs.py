@@ -92,7 +92,9 @@ def _update(norm: RunningMeanStd, x: Tensor, weight: Tensor | None, marks: Tenso
 
 def has_windows(stage: nn.Module) -> bool:
     """Whether a stage for one leaf normalises windows, whose empty places are to be 0."""
-    norm = stage.norm if isinstance(stage, NormedVector) else stage
+    norm = stage
+    if isinstance(stage, NormedVector):
+        norm = stage.norm
     return isinstance(norm, WindowMeanStd) and norm.entry_count is not None
 
 
@@ -104,7 +106,9 @@ def real_places(marks: Tensor, n_entry: int) -> Tensor:
 
 def real_entries(stage: nn.Module, x: Tensor, marks: Tensor) -> Tensor:
     """The entries of the output x of a stage for windows that hold an observation, bool that broadcasts to x."""
-    return stage.real_places(marks) if isinstance(stage, Pixels) else real_places(marks, x.shape[-1])
+    if isinstance(stage, Pixels):
+        return stage.real_places(marks)
+    return real_places(marks, x.shape[-1])
 
 
 def without_empty(x: Tensor, marks: Tensor) -> Tensor:
@@ -126,9 +130,13 @@ def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool, window: int
         is_window = window is not None and space.shape[:1] == (window,)
         norm = (WindowMeanStd if is_window else RunningMeanStd)((input_width(space),), obs_clip)
     if len(space.shape) == 1:
-        return nn.Identity() if norm is None else norm
+        if norm is None:
+            return nn.Identity()
+        return norm
     vector = ToVector(len(space.shape))
-    return vector if norm is None else NormedVector(vector, norm)
+    if norm is None:
+        return vector
+    return NormedVector(vector, norm)
 
 
 class OneHot(nn.Module):
@@ -149,7 +157,8 @@ class OneHots(nn.Module):
 
     def __init__(self, space: MultiDiscrete) -> None:
         super().__init__()
-        self._n_dim, self._width = len(space.shape), sum(space.nvec)
+        self._n_dim = len(space.shape)
+        self._width = sum(space.nvec)
         first = torch.tensor([0, *accumulate(space.nvec)][: len(space.nvec)])
         self.register_buffer('first', first, persistent=False)  # place of each entry's vector
 
@@ -167,7 +176,9 @@ class ToVector(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         x = _flattened(obs, self._n_dim)
-        return x if x.is_floating_point() else x.to(torch.float32)
+        if x.is_floating_point():
+            return x
+        return x.to(torch.float32)
 
 
 class NormedVector(nn.Module):
@@ -175,7 +186,8 @@ class NormedVector(nn.Module):
 
     def __init__(self, vector: ToVector, norm: RunningMeanStd) -> None:
         super().__init__()
-        self.vector, self.norm = vector, norm
+        self.vector = vector
+        self.norm = norm
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.norm(self.vector(obs))
@@ -196,7 +208,8 @@ class DictInput(nn.Module):
         obs_clip: float = OBS_CLIP,
     ) -> None:
         super().__init__()
-        self.space, self._names = space, leaf_names(space)
+        self.space = space
+        self._names = leaf_names(space)
         self._paths = list(self._names)
         stages = {
             module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images, window, obs_clip)
@@ -215,12 +228,17 @@ class DictInput(nn.Module):
             if x is None:
                 continue
             x = stage(x)
-            found[self._names[path]] = without_empty(x, obs[WINDOW_MASK]) if has_windows(stage) else x
+            if has_windows(stage):
+                found[self._names[path]] = without_empty(x, obs[WINDOW_MASK])
+            else:
+                found[self._names[path]] = x
         return found
 
     def marks(self, obs: Obs) -> Tensor | None:
         """The entry that says which places of windows hold an observation; None if no statistics need it."""
-        return obs[WINDOW_MASK] if any(map(has_windows, self.stages.values())) else None
+        if any(map(has_windows, self.stages.values())):
+            return obs[WINDOW_MASK]
+        return None
 
 
 def without_mask(space: Dict) -> Dict:
@@ -264,20 +282,25 @@ def unscaled_bytes(obs_space: Space) -> list[str]:
 
 
 def _with_channel(leaf: Box) -> str:
-    return f', shape {(*leaf.shape, 1)}' if len(leaf.shape) == 2 else ''
+    if len(leaf.shape) == 2:
+        return f', shape {(*leaf.shape, 1)}'
+    return ''
 
 
 def input_width(space: Leaf) -> int:
     """The number of values that `make_input` makes of one observation of a leaf."""
     if isinstance(space, Discrete):
         return space.n
-    return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
+    if isinstance(space, MultiDiscrete):
+        return sum(space.nvec)
+    return action_width(space)
 
 
 def entry_at(obs: Obs, path: tuple[str, ...]) -> Any:
     """The tensor at a path of names; None if it is missing."""
     for name in path:
-        obs = None if obs is None else obs.get(name)
+        if obs is not None:
+            obs = obs.get(name)
     return obs
 
 
@@ -287,7 +310,9 @@ def module_name(i: int, path: tuple[str, ...]) -> str:
 
 
 def _flattened(obs: Tensor, n_dim: int) -> Tensor:
-    return obs.flatten(-n_dim) if n_dim else obs.unsqueeze(-1)
+    if n_dim:
+        return obs.flatten(-n_dim)
+    return obs.unsqueeze(-1)
 
 
 class Views(NamedTuple):
@@ -333,16 +358,23 @@ def views_of(
     if not known:
         raise UserError(f'the observations hold nothing but {ACTION_MASK!r}; add an entry that a network can see')
     for key, names in given.items():
-        if unknown := [name for name in names or () if name not in known]:
+        unknown = [name for name in names or () if name not in known]
+        if unknown:
             raise UserError(
                 f'policy.model.{key} names {", ".join(map(repr, unknown))} but the entries of the observations are '
                 f'{", ".join(map(repr, known))}; use some of these'
             )
     actor, critic = (set(known if names is None else names) for names in given.values())
-    needed = actor if mask_space(obs_space) is None else actor | {ACTION_MASK}
+    if mask_space(obs_space) is None:
+        needed = actor
+    else:
+        needed = actor | {ACTION_MASK}
     if needs_marks:
         needed = needed | {WINDOW_MASK}
-    acting = None if actor == set(known) else tuple(name for name in obs_space.spaces if name in needed)
+    if actor == set(known):
+        acting = None
+    else:
+        acting = tuple(name for name in obs_space.spaces if name in needed)
     if actor == critic and len(actor) == 1 and not keep_dict:
         (leaf,) = actor
         if not isinstance(known[leaf], Dict):

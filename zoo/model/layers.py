@@ -46,7 +46,9 @@ class Layers(nn.Module):
             raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, ACTIVATIONS))}')
         sizes = pairwise([n_in, *hidden_sizes])
         self.layers = nn.ModuleList([orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in sizes])
-        self.norms = nn.ModuleList([nn.LayerNorm(n) for n in hidden_sizes]) if layer_norm else None
+        self.norms: nn.ModuleList | None = None
+        if layer_norm:
+            self.norms = nn.ModuleList([nn.LayerNorm(n) for n in hidden_sizes])
         self.n_feature = hidden_sizes[-1]
         self.activation: Activation = activation
 

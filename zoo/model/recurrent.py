@@ -56,8 +56,11 @@ class Resets:
         if not self.may_read_values:
             return None
         pieces = [Lanes(first) for first in self.first.split(PIECE)]
-        n_column, n_lane = self.first.shape[1], sum(piece.n_lane for piece in pieces)
-        return pieces if n_lane <= MAX_LANES * n_column * len(pieces) else None
+        n_column = self.first.shape[1]
+        n_lane = sum(piece.n_lane for piece in pieces)
+        if n_lane <= MAX_LANES * n_column * len(pieces):
+            return pieces
+        return None
 
 
 PIECE = 16  # rows of a long sequence that run at a time, so that lanes end soon after they are last read
@@ -94,7 +97,8 @@ class Lanes:
         lane[0] = torch.arange(n_column)
         lane[t, column] = torch.arange(n_column, n_used)
         lane = lane.cummax(0).values  # a later lane of a column has a higher number
-        self.last, self.at = lane[-1], (rows * self.n_lane + lane).flatten()
+        self.last = lane[-1]
+        self.at = (rows * self.n_lane + lane).flatten()
 
 
 class Cell(nn.Module, ABC):
@@ -102,7 +106,8 @@ class Cell(nn.Module, ABC):
 
     def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
         super().__init__()
-        self.n_hidden, self.n_state = n_hidden, n_state
+        self.n_hidden = n_hidden
+        self.n_state = n_state
         self.weight_x = nn.Parameter(torch.empty(n_gate * n_hidden, n_in))
         self.bias = nn.Parameter(torch.zeros(n_gate * n_hidden))
 
@@ -181,7 +186,8 @@ class LSTM(GatedCell):
         """Unrolls by torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
         n_row, n_column, n_lane = *x.shape[:2], lanes.n_lane
         # under autocast a float32 x would ask oneDNN for bfloat16, which some processors lack
-        x = x.to(torch.get_autocast_dtype('cpu')) if torch.is_autocast_enabled('cpu') else x
+        if torch.is_autocast_enabled('cpu'):
+            x = x.to(torch.get_autocast_dtype('cpu'))
         weight: Tensor = self.weight_x
         if n_lane > n_column:
             x = torch.cat((x.index_select(1, lanes.column), lanes.shut.to(x.dtype)), -1)
@@ -267,7 +273,8 @@ class Core(nn.Module):
         widths = [n_in, *[hidden_size] * (n_layer - 1)]
         self.layers = nn.ModuleList([CELLS[cell](n, hidden_size) for n in widths])
         cells: Any = self.layers
-        self.n_feature, self.n_state = hidden_size, sum(each.n_state for each in cells)
+        self.n_feature = hidden_size
+        self.n_state = sum(each.n_state for each in cells)
 
     def initial_state(self, n_env: int) -> Tensor:
         """Zeros [n_env, n_state]."""
@@ -280,12 +287,19 @@ class Core(nn.Module):
         Args: x: [B, n_in], one step, or with first [L, B] bool a sequence [L, B, n_in], time first; state:
           [B, n_state], before the first row. The state is set to zero before rows where `first` is true.
         """
-        resets = None if first is None else Resets(first)
-        parts = (state,) if len(self.layers) == 1 else state.chunk(len(self.layers), -1)
+        resets = None
+        if first is not None:
+            resets = Resets(first)
+        parts: tuple[Tensor, ...] = (state,)
+        if len(self.layers) > 1:
+            parts = state.chunk(len(self.layers), -1)
         states = []
         cell: Any
         for cell, part in zip(self.layers, parts, strict=True):
-            x, part = cell.step(x, part) if resets is None else cell.unroll(x, part, resets)
+            if resets is None:
+                x, part = cell.step(x, part)
+            else:
+                x, part = cell.unroll(x, part, resets)
             states.append(part)
         return x, states[0] if len(states) == 1 else torch.cat(states, -1)
 
@@ -311,7 +325,10 @@ class RecurrentActorCritic(Networks):
         if self.arch != 'dual':
             self.critic_core: Core | None = self.actor_core
         else:
-            self.critic_core = Core(self.critic_encoder.n_feature, *size) if memory.critic else None
+            if memory.critic:
+                self.critic_core = Core(self.critic_encoder.n_feature, *size)
+            else:
+                self.critic_core = None
         return self.actor_core, self.critic_core or self.critic_encoder
 
     def initial_state(self, n_env: int) -> dict[str, Tensor]:
@@ -359,7 +376,8 @@ class RecurrentActorCritic(Networks):
         self, role: str, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
     ) -> tuple[Tensor, State]:
         """Features and next state of the 'actor', or of a 'critic' with its own encoder; without a memory the state stays."""
-        feature, core = getattr(self, f'{role}_encoder')(x), getattr(self, f'{role}_core')
+        feature = getattr(self, f'{role}_encoder')(x)
+        core = getattr(self, f'{role}_core')
         if core is None:
             return feature, state
         feature, new = core(feature, state[role], first)

@@ -89,8 +89,10 @@ def check_returned(what: str, found: object, shape: Sequence[int], meaning: str,
     Args: what: names the component in messages; meaning: names the numbers, e.g. 'one number for each sample'. Raises: UserError.
     """
     if not isinstance(found, Tensor) or found.shape != torch.Size(shape):
-        got = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else type(found).__name__
-        raise UserError(f'{what} returned {got} but must return {meaning}, shape {tuple(shape)}')
+        returned = type(found).__name__
+        if isinstance(found, Tensor):
+            returned = f'a tensor of shape {tuple(found.shape)}'
+        raise UserError(f'{what} returned {returned} but must return {meaning}, shape {tuple(shape)}')
     if like is not None and like.requires_grad and torch.is_grad_enabled() and not found.requires_grad:
         raise UserError(
             f'{what} returned numbers without a gradient, so it would train nothing; compute them from the tensors that it is '
@@ -101,6 +103,8 @@ def check_returned(what: str, found: object, shape: Sequence[int], meaning: str,
 def check_pair(what: str, found: object, wanted: str) -> tuple[Any, Any]:
     """Returns the two results of a component, perhaps a user's own. Raises: UserError if they are not two."""
     if not isinstance(found, tuple | list) or len(found) != 2:
-        got = f'{len(found)} things' if isinstance(found, tuple | list) else type(found).__name__
-        raise UserError(f'{what} returned {got} but must return two{wanted}')
+        returned = type(found).__name__
+        if isinstance(found, tuple | list):
+            returned = f'{len(found)} things'
+        raise UserError(f'{what} returned {returned} but must return two{wanted}')
     return found[0], found[1]

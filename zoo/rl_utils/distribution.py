@@ -62,8 +62,12 @@ class ActionDist(ABC):
             cls.is_bounded = cls.env_action is not ActionDist.env_action
 
     def __init__(self, n_param: int, n_action: int, n_noise: int | None = None) -> None:
-        self.n_param, self.n_action = n_param, n_action
-        self.n_noise = (n_action or n_param) if n_noise is None else n_noise
+        self.n_param = n_param
+        self.n_action = n_action
+        if n_noise is None:
+            self.n_noise = n_action or n_param
+        else:
+            self.n_noise = n_noise
 
     @classmethod
     @abstractmethod
@@ -136,7 +140,10 @@ class ActionDist(ABC):
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """Checks shape and dtype of the actions of rows [*lead]. Raises: ValueError."""
-        shape = (*lead, self.n_action) if self.n_action else tuple(lead)
+        if self.n_action:
+            shape = (*lead, self.n_action)
+        else:
+            shape = tuple(lead)
         if action.shape != shape:
             raise ValueError(
                 f'action has shape {tuple(action.shape)} but what logit_new asks for {shape}; they must be equal'
@@ -185,8 +192,10 @@ def check_policies(dist: ActionDist, new: Tensor, old: Tensor, pretrained: Tenso
     if isinstance(new, Tensor) and not new.dim():
         raise ValueError('logit_new has shape () but its last dimension is that of the choices; give [..., A]')
     if not isinstance(new, Tensor) or new.shape[-1] != dist.n_param:
-        got = f'has shape {tuple(new.shape)}' if isinstance(new, Tensor) else f'is a {type(new).__name__}'
-        raise ValueError(f'logit_new {got} but {dist.name!r} takes one tensor [..., {dist.n_param}]; give that')
+        wrong = f'is a {type(new).__name__}'
+        if isinstance(new, Tensor):
+            wrong = f'has shape {tuple(new.shape)}'
+        raise ValueError(f'logit_new {wrong} but {dist.name!r} takes one tensor [..., {dist.n_param}]; give that')
     check_not_empty('logit_new', new)
     for name, param in (('logit_new', new), ('logit_old', old), ('logit_pretrained', pretrained)):
         if param is not None:
@@ -222,12 +231,15 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
 
 def own_name(dist: ActionDist) -> str:
     """The name of one of zoo's own distributions; empty for a user's, whose class may be a subclass of zoo's."""
-    return dist.name if type(dist).__module__.startswith('zoo.rl_utils.distributions.') else ''
+    if type(dist).__module__.startswith('zoo.rl_utils.distributions.'):
+        return dist.name
+    return ''
 
 
 def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
     """Names of the registered distributions that can draw the actions of a space."""
-    registry, given = DISTRIBUTION_REGISTRY, {'n_feature': 1, **options}
+    registry = DISTRIBUTION_REGISTRY
+    given = {'n_feature': 1, **options}
     return [name for name in registry.names() if registry.get(name).of_space(space, given) is not None]
 
 
@@ -235,7 +247,9 @@ def drawn(
     fill: Callable[..., Tensor], shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
 ) -> Tensor:
     """Noise on `device`, drawn by a method such as `Tensor.normal_` on the device of the generator."""
-    where = device if generator is None else generator.device
+    where = device
+    if generator is not None:
+        where = generator.device
     return send(fill(torch.empty(shape, dtype=torch.float32, device=where), generator=generator), device)
 
 
@@ -273,9 +287,11 @@ def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
             raise ValueError(f'{name}: {error}') from error  # which of the inputs it was
         if found is not None:
             return found
-    got = sorted(logit) if isinstance(logit, Mapping) else type(logit).__name__
+    shown = type(logit).__name__
+    if isinstance(logit, Mapping):
+        shown = str(sorted(logit))
     raise ValueError(
-        f"{name} is {got} but must be a tensor [..., A] or a mapping with the tensors 'mu' and 'sigma'; "
+        f"{name} is {shown} but must be a tensor [..., A] or a mapping with the tensors 'mu' and 'sigma'; "
         "pass the head's output unmodified, and where it is of another distribution that one as dist="
     )
 

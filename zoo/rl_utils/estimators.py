@@ -45,7 +45,8 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
     check_gae(*data, gamma, lambda_)
-    if kernel := kernels.ENABLED and kernels.find('gae', *data):
+    kernel = kernels.ENABLED and kernels.find('gae', *data)
+    if kernel:
         return gae_result(*kernel(*data, gamma, lambda_, True))
     adv, return_ = gae_estimate(data, gamma, lambda_)
     std, mean = torch.std_mean(adv, correction=0)
@@ -128,11 +129,13 @@ def vtrace(
     delta = wide(gae_advantage(data, gamma, 0.0))
     # finite; since e^x > x, a clamped ratio is still above both bounds
     ratio = _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
-    rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
+    rho = ratio.clamp(max=rho_max)
+    c = ratio.clamp(max=c_max)
     decay = torch.full_like(delta, gamma * lambda_).masked_fill_(_cut(data, delta), 0.0)
     trace = linear_scan(rho * delta, c * decay)
     adv = delta + decay * torch.cat((trace[1:], trace[-1:]))  # the decay of the last row is 0
-    adv = rho * adv if weigh_adv else adv
+    if weigh_adv:
+        adv = rho * adv
     return adv.to(data.value.dtype), trace.to(data.value.dtype) + data.value
 
 
@@ -152,13 +155,20 @@ def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
 
 def _like(x: Tensor, value: Tensor) -> Tensor:
     """[T, B] -> [T, B, 1] for rewards or flags that the agents of value [T, B, A] share."""
-    return x.unsqueeze(-1) if x.dim() < value.dim() else x
+    if x.dim() < value.dim():
+        return x.unsqueeze(-1)
+    return x
 
 
 def _cut(data: gae_data, value: Tensor) -> Tensor:
     """[T, ...] bool, for broadcasting to value: whether the trace ends with the row; true for the last row."""
-    flag = data.done if data.traj_flag is None else data.traj_flag
-    cut = torch.zeros_like(data.reward, dtype=torch.bool) if flag is None else flag.bool().clone()
+    flag = data.traj_flag
+    if flag is None:
+        flag = data.done
+    if flag is None:
+        cut = torch.zeros_like(data.reward, dtype=torch.bool)
+    else:
+        cut = flag.bool().clone()
     cut[-1] = True
     return _like(cut, value)
 
@@ -205,6 +215,7 @@ def q_error(
         raise ValueError(f'huber_delta is {huber_delta} but must be above 0; give None for the squared error')
     target = wide(target.detach())
     taken = wide(q).gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    taken = taken if weight is None else torch.where(weight > 0, taken, target)
+    if weight is not None:
+        taken = torch.where(weight > 0, taken, target)
     error = huber_loss(taken, target, reduction='none', delta=torch.inf if huber_delta is None else huber_delta)
     return (error if weight is None else torch.where(weight > 0, error * weight, 0.0)).mean(), taken

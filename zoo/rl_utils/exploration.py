@@ -31,8 +31,12 @@ def exploration_problem(exploration: Component | Callable[..., Tensor], dist: Ac
 
     Args: exploration: a registered function, or the Component of one. A function without `kinds` is for all.
     """
-    function = exploration.function if isinstance(exploration, Component) else exploration
-    name = exploration.name if isinstance(exploration, Component) else getattr(function, '__name__', '')
+    if isinstance(exploration, Component):
+        function = exploration.function
+        name = exploration.name
+    else:
+        function = exploration
+        name = getattr(function, '__name__', '')
     parts = dist.parts or [dist]
     wrong = [part.name for part in parts if not _serves(function, part)]
     if not wrong:
@@ -76,18 +80,23 @@ def fault_of(dist: ActionDist, param: Tensor) -> str:
     """The fault of parameters [N, P] from which actions are to be drawn, as a noun; empty if there is none."""
     if bool(param.isnan().any()):
         return 'NaN'
-    if problem := dist.problem_of(param):
+    problem = dist.problem_of(param)
+    if problem:
         return problem.partition(';')[0]
     noise = dist.noise((len(param),), torch.Generator().manual_seed(0), param.device)
     if bool(dist.log_prob(param, dist.sample(param, noise)).isfinite().all()):
         return ''
     is_plus = bool((param == torch.inf).any())
-    return 'an infinite number' if is_plus else 'parameters under which an action has no finite log-probability'
+    if is_plus:
+        return 'an infinite number'
+    return 'parameters under which an action has no finite log-probability'
 
 
 def _named_parts(dist: ActionDist, logit: Tensor) -> str:
     parts = dist.split(logit)
-    return f': {" and ".join(parts)}, side by side' if isinstance(parts, Mapping) else ''
+    if isinstance(parts, Mapping):
+        return f': {" and ".join(parts)}, side by side'
+    return ''
 
 
 def _serves(function: Callable[..., Tensor], dist: ActionDist) -> bool:
@@ -146,7 +155,9 @@ def _each_part(function: Callable[[ActionDist, Tensor], Tensor], dist: ActionDis
     parts = dist.parts or [dist]
     params = logit.split([part.n_param for part in parts], -1)
     found = [function(part, param) for part, param in zip(parts, params, strict=True)]
-    return found[0] if len(found) == 1 else torch.cat(found, -1)
+    if len(found) == 1:
+        return found[0]
+    return torch.cat(found, -1)
 
 
 def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:
@@ -170,15 +181,20 @@ def _mixed_choice(logit: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
     """Logits [..., A] of one choice -> log-probabilities of its mixture."""
     allowed = (logit != -torch.inf).to(logit.dtype)
     choice = torch.arange(logit.shape[-1], device=logit.device)
-    p = (choice == logit.argmax(-1, keepdim=True)).to(logit.dtype) if is_greedy else logit.softmax(-1)
+    if is_greedy:
+        p = (choice == logit.argmax(-1, keepdim=True)).to(logit.dtype)
+    else:
+        p = logit.softmax(-1)
     return ((1 - epsilon) * p + epsilon * allowed / allowed.sum(-1, keepdim=True)).log()
 
 
 def _mixed_bits(log_odds: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
     """Log-odds [..., K] of bits -> log-odds of their mixtures; a bit with log-odds of -inf may not be 1."""
     if is_greedy:
-        one, zero = (log_odds > 0).to(log_odds.dtype), (log_odds <= 0).to(log_odds.dtype)
+        one = (log_odds > 0).to(log_odds.dtype)
+        zero = (log_odds <= 0).to(log_odds.dtype)
     else:
-        one, zero = log_odds.sigmoid(), (-log_odds).sigmoid()
+        one = log_odds.sigmoid()
+        zero = (-log_odds).sigmoid()
     mixed = ((1 - epsilon) * one + 0.5 * epsilon).log() - ((1 - epsilon) * zero + 0.5 * epsilon).log()
     return torch.where(log_odds == -torch.inf, log_odds, mixed)

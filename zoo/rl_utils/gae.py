@@ -45,7 +45,9 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
     """
     check_gae(*data, gamma, lambda_)
     kernel = kernels.ENABLED and kernels.find('gae', *data)
-    return kernel(*data, gamma, lambda_, False)[0] if kernel else advantage_of(data, gamma, lambda_)
+    if kernel:
+        return kernel(*data, gamma, lambda_, False)[0]
+    return advantage_of(data, gamma, lambda_)
 
 
 @ESTIMATOR_REGISTRY.register('gae')
@@ -72,7 +74,8 @@ def gae_estimate(
 
 
 def _estimate(data: gae_data, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
-    if kernel := kernels.ENABLED and kernels.find('gae', *data):
+    kernel = kernels.ENABLED and kernels.find('gae', *data)
+    if kernel:
         adv, return_, *_ = kernel(*data, gamma, lambda_, True)
         return adv, return_
     adv = advantage_of(data, gamma, lambda_)
@@ -82,14 +85,22 @@ def _estimate(data: gae_data, gamma: float, lambda_: float) -> tuple[Tensor, Ten
 def advantage_of(data: gae_data, gamma: float, lambda_: float) -> Tensor:
     """The formula of `gae`; nothing is checked."""
     value, next_value, reward, done, traj_flag = data
-    dtype, value = value.dtype, wide(value)
-    traj_flag = done if traj_flag is None else traj_flag
+    dtype = value.dtype
+    value = wide(value)
+    if traj_flag is None:
+        traj_flag = done
     if value.dim() == reward.dim() + 1:  # [T, B] -> [T, B, 1]: the agents share reward and ends
         reward = reward.unsqueeze(-1)
         done, traj_flag = (None if x is None else x.unsqueeze(-1) for x in (done, traj_flag))
-    bootstrap = next_value if done is None else next_value * (1 - done.to(value.dtype))
+    if done is None:
+        bootstrap = next_value
+    else:
+        bootstrap = next_value * (1 - done.to(value.dtype))
     delta = (reward.to(value.dtype) - value).add_(bootstrap, alpha=gamma)
-    keep = torch.ones_like(delta) if traj_flag is None else 1 - traj_flag.to(value.dtype)
+    if traj_flag is None:
+        keep = torch.ones_like(delta)
+    else:
+        keep = 1 - traj_flag.to(value.dtype)
     decay = keep.mul_(gamma * lambda_).expand_as(delta)
     if traj_flag is not None and traj_flag.is_floating_point():
         delta[-1].add_(decay[-1], alpha=0)  # a NaN flag reaches the last row: adv_T is 0, but 0 * nan is nan
@@ -102,7 +113,8 @@ def linear_scan(x: Tensor, decay: Tensor) -> Tensor:
     After the pass of stride s, y_t holds the terms t .. t + 2s - 1 and decay_t the factor of the terms after these.
     Args: x, decay: [T, ...], equal shapes. Returns: [T, ...], a new tensor; inputs are unchanged.
     """
-    n_row, stride = x.shape[0], 1
+    n_row = x.shape[0]
+    stride = 1
     while stride < n_row:
         head = torch.addcmul(x[:-stride], decay[:-stride], x[stride:])
         x = torch.cat((head, x[-stride:]))
@@ -111,7 +123,9 @@ def linear_scan(x: Tensor, decay: Tensor) -> Tensor:
             half = stride // 2
             # rows beyond the end would carry zeros, so their decay is never read again
             decay = torch.cat((decay[:-half] * decay[half:], decay[-half:]))
-    return x.clone() if n_row == 1 else x
+    if n_row == 1:
+        return x.clone()
+    return x
 
 
 def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks = ALONE) -> Tensor:

@@ -161,7 +161,9 @@ def ppo_policy_error(
     if dist is None:
         dist, *logits = from_logits(*logits)
     new, old, pretrained, proximal = logits
-    action, adv, weight = data.action, data.adv, _detach(data.weight)
+    action = data.action
+    adv = data.adv
+    weight = _detach(data.weight)
     lead = check_policies(dist, new, old, pretrained)
     check_shape('adv', adv, 'logit_new without its last dimension', lead)
     check_shape('weight', weight, 'adv', adv.shape)
@@ -181,19 +183,28 @@ def ppo_policy_error(
     if kernel:
         loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
     else:
-        log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
-        log_proximal, importance = log_old, None
+        log_new = dist.log_prob(new, action)
+        log_old = dist.log_prob(old.detach(), action)
+        log_proximal = log_old
+        importance = None
         if proximal is not None:
             log_proximal = dist.log_prob(proximal.detach(), action)
             importance = importance_of(log_new, log_old, log_proximal, weight, rho_max)
         gain = partial(gain_of, surrogate, dual_clip, importance)
         loss, log_ratio = policy_loss(log_new, log_proximal, wide(adv.detach()), weight, clip_ratio, gain)
         high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
-        log_old_ratio = log_ratio if proximal is None else zeroed(log_new.detach() - log_old, weight)
-        flat_weight = None if weight is None else weight.flatten()
+        if proximal is None:
+            log_old_ratio = log_ratio
+        else:
+            log_old_ratio = zeroed(log_new.detach() - log_old, weight)
+        flat_weight = None
+        if weight is not None:
+            flat_weight = weight.flatten()
         approx_kl = weighted_mean(-log_old_ratio.flatten(), flat_weight)
         info = [approx_kl, clipfrac(log_ratio.flatten(), flat_weight, clip_ratio, high)]
-        entropy_loss = loss_mean(dist.entropy(new), weight) if entropy_bonus else None
+        entropy_loss = None
+        if entropy_bonus:
+            entropy_loss = loss_mean(dist.entropy(new), weight)
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
     kl_div = adv.new_zeros(())
@@ -230,10 +241,14 @@ def ppo_value_error(
     kernel = kernels.ENABLED and value_loss is None and kernels.find('ppo_value_error', *data, numbers=(clip_ratio,))
     if kernel:
         return kernel(*data, clip_ratio if use_value_clip else None)
-    error = value_losses.clip if use_value_clip else value_losses.mse
+    error: Callable[..., Tensor] = value_losses.mse
     if value_loss is not None:
         error = partial(value_losses.checked, value_loss)
-    value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
+    elif use_value_clip:
+        error = value_losses.clip
+    value = wide(data.value_new)
+    value_old = data.value_old.detach()
+    return_ = wide(data.return_.detach())
     return value_loss_of(value, return_, _detach(data.weight), error, value_old, clip_ratio)
 
 
@@ -258,14 +273,18 @@ def ppo_policy_error_continuous(
 
 
 def _detach(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.detach()
+    if x is None:
+        return None
+    return x.detach()
 
 
 def policy_terms_by_kernel(
     dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
 ) -> tuple[Tensor, dict[str, Any]]:
     """policy_loss - entropy_weight * entropy of a gradient step, and all metrics of its policy, by a kernel if there is one."""
-    logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight')
+    logit_old = minibatch['logit']
+    action = minibatch['action']
+    weight = minibatch.get('weight')
     losses, info = ppo_policy_error(
         ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
         numbers.clip_ratio,
@@ -291,7 +310,8 @@ def error_of_component(
 
     Args: output: of the model, with 'value', or with 'value_logit' of a critic that predicts a distribution of returns.
     """
-    return_, weight = minibatch['return_'], minibatch.get('weight')
+    return_ = minibatch['return_']
+    weight = minibatch.get('weight')
     if 'value_logit' in output:
         return loss_mean(loss(output['value_logit'], return_, None, None), weight), {}
     is_mse = getattr(loss, 'function', None) is value_losses.mse
@@ -303,8 +323,12 @@ def error_of_component(
     clips_at_ratio = loss.name == 'clip' and loss.options == (('range', None),)
     error = ppo_value_error(data, clip_ratio, clips_at_ratio, None if clips_at_ratio else loss)
     with torch.no_grad():
-        value, limit = data.value_new, dict(loss.options).get('range')
-        distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - return_).square()
+        value = data.value_new
+        limit = dict(loss.options).get('range')
+        if loss.name == 'clip':
+            distance = (value - data.value_old).abs()
+        else:
+            distance = (value - return_).square()
         is_outside = distance > (clip_ratio if limit is None else limit)
         return error, {'value_clipfrac': weighted_mean(is_outside.to(value.dtype), weight)}
 
@@ -360,6 +384,6 @@ def ppg_joint_error(
     kernel = kernels.ENABLED and kernels.find('ppg_joint_error', new, old, *values, dist=dist, numbers=(clip_ratio,))
     if kernel:
         return ppg_joint_loss(*kernel(dist, new, old, *values, clip_ratio if use_value_clip else None))
-    weight = None if data.weight is None else data.weight.detach()
+    weight = _detach(data.weight)
     cloning_loss = loss_mean(dist.kl(old.detach(), new), weight)
     return ppg_joint_loss(ppo_value_error(values, clip_ratio, use_value_clip), cloning_loss)

@@ -34,8 +34,10 @@ class RunningMeanStd(nn.Module):
         self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8, ranks: Ranks = ALONE
     ) -> None:
         super().__init__()
-        self.clip, self._epsilon = clip, epsilon
-        self.ranks, self.is_frozen = ranks, False
+        self.clip = clip
+        self._epsilon = epsilon
+        self.ranks = ranks
+        self.is_frozen = False
         self.register_buffer('mean', torch.zeros(shape, dtype=torch.float64))
         self.register_buffer('var', torch.ones(shape, dtype=torch.float64))
         self.register_buffer('count', torch.zeros((), dtype=torch.float64))
@@ -53,7 +55,10 @@ class RunningMeanStd(nn.Module):
 
     def _valid_rows(self, x: Tensor, weight: Tensor | None) -> Tensor:
         """Rows of x that count, [N, 1, ..] bool."""
-        valid = x.isfinite().flatten(1).all(1) if x.dim() > 1 else x.isfinite()
+        if x.dim() > 1:
+            valid = x.isfinite().flatten(1).all(1)
+        else:
+            valid = x.isfinite()
         if weight is not None:
             valid &= weight > 0
         return valid.reshape(-1, *([1] * (x.dim() - 1)))

@@ -30,9 +30,11 @@ class FlatOptimizer(RuleOptimizer):
 
     def _tie(self) -> None:
         """Makes the parameters and their gradients views of the flat buffers, whose values they take."""
-        values, grads = self.cut(self.param), self.cut(self.grad)
+        values = self.cut(self.param)
+        grads = self.cut(self.grad)
         for name, p in self._named:
-            p.data, p.grad = values[name], grads[name]
+            p.data = values[name]
+            p.grad = grads[name]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes views again, since parameters copied by `copy.deepcopy` or pickle have their own memory and no gradient."""
@@ -54,7 +56,10 @@ class FlatOptimizer(RuleOptimizer):
         norms = [norm.reshape(-1) for norm in self._norms]
         for finite in torch.cat(norms).isfinite().tolist() if norms else []:
             self.n_skipped += not finite
-            self._n_in_row = 0 if finite else self._n_in_row + 1
+            if finite:
+                self._n_in_row = 0
+            else:
+                self._n_in_row += 1
         self._norms.clear()
         if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
             raise self.not_finite_error()
@@ -104,7 +109,9 @@ class FlatAdam(FlatOptimizer):
             self._is_shared = False
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
-        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
+        scale = None
+        if grad_clip is not None:
+            scale = (norm / grad_clip).clamp_(min=1.0).float()
         step_count = self._kept['step_count'].add_(1)
         moments = [self._kept['exp_avg']], [self._kept['exp_avg_sq']]
         # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us

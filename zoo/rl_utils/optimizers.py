@@ -61,13 +61,22 @@ class MuonRule:
     def __call__(self, state: Mapping[str, Tensor], grad: Tensor, lr: Number) -> dict[str, Tensor]:
         new = self.adam(state, grad, lr * self.adam_ratio)
         buffer = state['momentum_buffer'] * self.momentum + grad * (1 - self.momentum)
-        ahead = buffer * self.momentum + grad * (1 - self.momentum) if self.nesterov else buffer
+        if self.nesterov:
+            ahead = buffer * self.momentum + grad * (1 - self.momentum)
+        else:
+            ahead = buffer
         param = decayed(state['param'], lr, self.weight_decay)
-        pieces, end = [], 0
+        pieces = []
+        end = 0
         for matrix, direction in self._directions(ahead).items():
             start, n_row, n_column = matrix
-            size, ratio, longest = n_row * n_column, n_row / n_column, max(n_row, n_column)
-            scale = max(1, ratio) ** 0.5 if self.scale == 'spectral' else 0.2 * longest**0.5
+            size = n_row * n_column
+            ratio = n_row / n_column
+            longest = max(n_row, n_column)
+            if self.scale == 'spectral':
+                scale = max(1, ratio) ** 0.5
+            else:
+                scale = 0.2 * longest**0.5
             moved = param[start : start + size] - lr * scale * direction.flatten()
             pieces += [new['param'][end:start], moved]
             end = start + size
@@ -90,12 +99,15 @@ def orthogonalized(x: Tensor, n_iteration: int = 5) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     is_tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if is_tall else x  # the products are of the shorter side
+    if is_tall:
+        x = x.mT  # the products are of the shorter side
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
     for _ in range(n_iteration):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if is_tall else x
+    if is_tall:
+        return x.mT
+    return x
 
 
 def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Matrix]:
@@ -112,7 +124,8 @@ def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str,
     for name, p in named_parameters:
         if p.ndim in (2, 3, 4, 5):  # 3 to 5: convolutions
             places.append((name, Matrix(start, p.shape[0], p[0].numel()), p))
-        start += p.numel() if p.requires_grad else 0
+        if p.requires_grad:
+            start += p.numel()
     found = {}
     for i, (name, matrix, p) in enumerate(places):
         is_fed = any(_feeds(earlier, p) and _may_meet(other, name) for other, _, earlier in places[:i])

@@ -78,17 +78,23 @@ def value_loss_of(
 
 def zeroed(x: Tensor, weight: Tensor | None) -> Tensor:
     """x, but 0 in rows of weight 0, where a probability ratio may overflow."""
-    return x if weight is None else torch.where(weight != 0, x, 0.0)
+    if weight is None:
+        return x
+    return torch.where(weight != 0, x, 0.0)
 
 
 def loss_mean(x: Tensor, weight: Tensor | None) -> Tensor:
     """mean(x * weight), 0-dim: a plain mean, not divided by the sum of the weights."""
-    return x.mean() if weight is None else (x * weight).mean()
+    if weight is None:
+        return x.mean()
+    return (x * weight).mean()
 
 
 def weighted_mean(x: Tensor, weight: Tensor | None) -> Tensor:
     """sum(weight * x) / sum(weight) of x, weight [..., N] -> [...], for metrics; 0 where all weights are 0."""
-    return x.mean(-1) if weight is None else (x * weight).sum(-1) / weight.sum(-1, dtype=x.dtype).clamp(min=MIN_WEIGHT)
+    if weight is None:
+        return x.mean(-1)
+    return (x * weight).sum(-1) / weight.sum(-1, dtype=x.dtype).clamp(min=MIN_WEIGHT)
 
 
 def clipfrac(log_ratio: Tensor, weight: Tensor | None, clip_ratio: Number, high: Number) -> Tensor:
@@ -114,4 +120,6 @@ def of_ratios(log_ratio: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
 
 def added(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
     """loss + factor * term; a factor of exactly 0 drops the term, which may be infinite."""
-    return loss if not isinstance(factor, Tensor) and factor == 0 else loss + factor * term
+    if not isinstance(factor, Tensor) and factor == 0:
+        return loss
+    return loss + factor * term

@@ -50,7 +50,8 @@ def asymmetric_clip(
     gain = min(r A, clamp(r, 1 - c, 1 + high) A);   slope as 'clip'
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476.
     """
-    gain, bound = ratio * adv, ratio.detach().clamp(min=1 - clip_ratio).clamp(max=1 + high) * adv
+    gain = ratio * adv
+    bound = ratio.detach().clamp(min=1 - clip_ratio).clamp(max=1 + high) * adv
     return torch.where(gain > bound, bound, gain)
 
 
@@ -82,7 +83,9 @@ def dpo(
     A <  0, v = A log r:    gain = r A - max(v - beta tanh(v / beta), 0);     slope = r A - [v > 0] A tanh^2(v / beta)
     Source: Lu et al. 2022, arXiv:2210.05639.
     """
-    plain, u, v = ratio * adv, (ratio - 1) * adv, log_ratio * adv
+    plain = ratio * adv
+    u = (ratio - 1) * adv
+    v = log_ratio * adv
     rising = torch.where(u > 0, adv + alpha * (u / alpha).tanh(), plain)  # r A - u is A: no inf - inf for huge ratios
     falling = torch.where(v > 0, plain - v + beta * (v / beta).tanh(), plain)
     return torch.where(adv >= 0, rising, falling)
@@ -138,7 +141,11 @@ def cispo(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> 
       stopped gradient sg; this one has the same slope and is its integral, so that the loss can be compared with others.
     """
     outside = ratio > 1 + clip_ratio
-    log_bound = clip_ratio.log1p() if isinstance(clip_ratio, Tensor) else math.log1p(clip_ratio)
+    log_bound: Number
+    if isinstance(clip_ratio, Tensor):
+        log_bound = clip_ratio.log1p()
+    else:
+        log_bound = math.log1p(clip_ratio)
     bounded = torch.where(outside, 1 + clip_ratio, ratio)
     return bounded * (1 + torch.where(outside, log_ratio - log_bound, 0.0)) * adv
 
@@ -213,8 +220,11 @@ def gain_of(
     """
     gain = surrogate(log_ratio, ratio, adv, clip_ratio)
     check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
-    gain = gain if importance is None else gain * importance
-    return gain if dual_clip is None else torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
+    if importance is not None:
+        gain = gain * importance
+    if dual_clip is None:
+        return gain
+    return torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
 
 
 @torch.no_grad()
@@ -224,4 +234,6 @@ def importance_of(
     """p_proximal / p_old, at most rho_max; p_old is raised where p_new / p_old would exceed 100."""
     log_importance = zeroed(log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE), weight)
     importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
-    return importance if rho_max is None else importance.clamp(max=rho_max)
+    if rho_max is None:
+        return importance
+    return importance.clamp(max=rho_max)

@@ -79,10 +79,13 @@ class RMSpropRule:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        return ('square_avg', 'momentum_buffer') if self.momentum else ('square_avg',)
+        if self.momentum:
+            return ('square_avg', 'momentum_buffer')
+        return ('square_avg',)
 
     def __call__(self, state: Mapping[str, Tensor], grad: Tensor, lr: Number) -> dict[str, Tensor]:
-        grad = grad + self.weight_decay * state['param'] if self.weight_decay else grad
+        if self.weight_decay:
+            grad = grad + self.weight_decay * state['param']
         square_avg = state['square_avg'] * self.alpha + grad * grad * (1 - self.alpha)
         direction = grad / (square_avg.sqrt() + self.eps)
         if not self.momentum:
@@ -111,30 +114,41 @@ class SGDRule:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        return ('momentum_buffer',) if self.momentum else ()
+        if self.momentum:
+            return ('momentum_buffer',)
+        return ()
 
     def __call__(self, state: Mapping[str, Tensor], grad: Tensor, lr: Number) -> dict[str, Tensor]:
-        grad = grad + self.weight_decay * state['param'] if self.weight_decay else grad
+        if self.weight_decay:
+            grad = grad + self.weight_decay * state['param']
         if not self.momentum:
             return {'param': state['param'] - lr * grad}
         buffer = state['momentum_buffer'] * self.momentum + grad
-        direction = grad + self.momentum * buffer if self.nesterov else buffer
+        if self.nesterov:
+            direction = grad + self.momentum * buffer
+        else:
+            direction = buffer
         return {'param': state['param'] - lr * direction, 'momentum_buffer': buffer}
 
 
 def decayed(param: Tensor, lr: Number, weight_decay: float) -> Tensor:
     """Parameters after a decoupled weight decay: param * (1 - lr * weight_decay)."""
-    return param * (1 - lr * weight_decay) if weight_decay else param
+    if weight_decay:
+        return param * (1 - lr * weight_decay)
+    return param
 
 
 def _one_minus_power(beta: float, count: Tensor) -> Tensor:
     """1 - beta ** count, 0-dim float64, since float32 would keep few digits of e.g. 1 - 0.999."""
     # by exp, since inductor keeps exp, but not pow, out of the loop over the parameters
-    log = math.log(beta) if beta else -math.inf
+    log = -math.inf
+    if beta:
+        log = math.log(beta)
     return 1 - torch.exp(count.double() * log)
 
 
-FIRST_SCALE, MIN_SCALE = 2.0**16, 1.0
+FIRST_SCALE = 2.0**16
+MIN_SCALE = 1.0
 N_GOOD_STEPS = 2000  # number of steps without an overflow after which the loss scale doubles
 
 
@@ -185,7 +199,8 @@ def limited(
 
     Args: grad: [n]; grad_clip: largest norm, a number, 0-dim or None for no limit; divisor: a number, 0-dim or None.
     """
-    grad = grad if divisor is None else grad / divisor
+    if divisor is not None:
+        grad = grad / divisor
     norm = size = torch.linalg.vector_norm(grad)
     if mechanics.grad_clip_value is not None:
         grad = grad.clamp(-mechanics.grad_clip_value, mechanics.grad_clip_value)
@@ -235,7 +250,10 @@ def _next_scale(scale: Tensor, n_good_step: Tensor, finite: Tensor) -> tuple[Ten
 def scaled_backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
     """Adds the gradient of a loss times the smallest loss scale of its optimisers, whose steps divide by that scale again."""
     scales = [x for x in (getattr(optimizer, 'loss_scale', None) for optimizer in optimizers) if x is not None]
-    scale = scales[0].clone() if len(scales) == 1 else torch.stack(scales).amin()
+    if len(scales) == 1:
+        scale = scales[0].clone()
+    else:
+        scale = torch.stack(scales).amin()
     (loss * scale).backward()
     for optimizer in optimizers:
         optimizer.scaled_by = scale
@@ -258,19 +276,22 @@ class RuleOptimizer:
             )
         self.param = torch.cat([p.detach().flatten() for _, p in self._named])
         self.grad = torch.zeros_like(self.param)
-        self.lr, self.rule = lr, rule
+        self.lr = lr
+        self.rule = rule
         self.ranks: Ranks = ALONE
         self._begin_with(Mechanics())
 
     def _begin_with(self, mechanics: Mechanics) -> None:
         """Sets the mechanics, and resets moments and counters to their values before the first step."""
-        self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
+        self.mechanics = mechanics
+        self.is_plain = mechanics == Mechanics()
         self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
         self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
         self._kept |= first_values(self.mechanics, self.param)
         self.loss_scale = self._kept.get('loss_scale')
         self.scaled_by: Tensor | None = None  # the factor of the loss of this gradient, see `scaled_backward`
-        self.n_skipped, self._n_in_row = 0, 0
+        self.n_skipped = 0
+        self._n_in_row = 0
         self._norms: list[Tensor] = []
         self._is_shared = False  # the gradient is already the mean over all ranks
         self.expect_steps(0)
@@ -394,15 +415,23 @@ class RuleOptimizer:
         """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
         if self.mechanics.accumulate == 1:
             return scale
-        return n_gathered if scale is None else n_gathered * scale
+        if scale is None:
+            return n_gathered
+        return n_gathered * scale
 
     def advance(self) -> None:
         """Records a call of `step`, or of a program that does the same."""
-        moves, (now, *to_come) = self.upcoming[1], self._to_come or [1]
-        self._gathered, self._to_come = [] if moves else [*self._gathered, now], to_come
+        moves = self.upcoming[1]
+        now, *to_come = self._to_come or [1]
+        if moves:
+            self._gathered = []
+        else:
+            self._gathered = [*self._gathered, now]
+        self._to_come = to_come
         if self._gathered and to_come and to_come[0] != now:  # the next one counts as 1
             self.grad.mul_(now / to_come[0])
-        self.scaled_by, self._is_shared = None, False
+        self.scaled_by = None
+        self._is_shared = False
 
     def note_step(self, norm: Tensor) -> None:
         """Records the norm of the gradient of one step, or of several steps ([n]), for `FlatOptimizer.count_skipped`."""
@@ -431,7 +460,8 @@ class RuleOptimizer:
         of another rule with the same moments, e.g. of adam for adamw.
         Raises: ValueError if it lacks a moment of this rule.
         """
-        if missing := [name for name in (*self.rule.moments, 'step_count') if name not in state]:
+        missing = [name for name in (*self.rule.moments, 'step_count') if name not in state]
+        if missing:
             raise ValueError(
                 f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
                 'continue with the policy.learn.optimizer that it was trained with'
@@ -439,4 +469,5 @@ class RuleOptimizer:
         begun = first_values(self.mechanics, self.param)
         for name, x in self._kept.items():
             x.copy_(state[name] if name in state else begun[name])
-        self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']
+        self.n_skipped = state['n_skipped']
+        self._n_in_row = state['n_in_row']

@@ -64,7 +64,9 @@ def huber(
     error = return_ - value
     size = error.abs()
     error = torch.where(size > delta, delta * (size - 0.5 * delta), 0.5 * error.square())
-    return error if range is None else _limited(error, range)
+    if range is None:
+        return error
+    return _limited(error, range)
 
 
 @VALUE_LOSS_REGISTRY.register('clip')
@@ -84,7 +86,9 @@ def clip(
     error = 0.5 max((R - V)^2, (R - V_clip)^2),   V_clip = V_old + clamp(V - V_old, -range, range)
     Source: the clip is that of OpenAI baselines' ppo2; Engstrom et al. 2020, arXiv:2005.12729.
     """
-    bound = clip_ratio if range is None else range
+    bound = clip_ratio
+    if range is not None:
+        bound = range
     change = value - value_old
     bounded = change.detach().clamp(-bound, bound)  # type: ignore[arg-type]  # 0-dim tensors too
     change = torch.where(change.abs() > bound, bounded, change)  # clamp alone has no gradient at NaN
@@ -222,7 +226,9 @@ class TwoHot(_Histogram):
         return super().is_outside(self._placed(return_))
 
     def _placed(self, return_: Tensor) -> Tensor:
-        return return_.sign() * return_.abs().log1p() if self.symlog else return_
+        if self.symlog:
+            return return_.sign() * return_.abs().log1p()
+        return return_
 
     def target(self, return_: Tensor) -> Tensor:
         return_ = self._placed(return_)
@@ -236,7 +242,9 @@ class TwoHot(_Histogram):
 
     def decode(self, logits: Tensor) -> Tensor:
         mean = super().decode(logits)
-        return mean.sign() * mean.abs().expm1() if self.symlog else mean
+        if self.symlog:
+            return mean.sign() * mean.abs().expm1()
+        return mean
 
 
 class WideValueHead(nn.Module):

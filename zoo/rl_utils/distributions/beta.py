@@ -52,14 +52,17 @@ class Beta(ActionDist):
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Beta | None:
         bounds = Bounds.of_space(space)
-        return None if bounds is None else cls(bounds)
+        if bounds is None:
+            return None
+        return cls(bounds)
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
         return BetaHead(n_feature, self.n_action)
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Noise with normal numbers in the first half, exponential numbers in the second."""
-        shape, fills = (*lead, self.n_noise // 2), (Tensor.normal_, Tensor.exponential_)
+        shape = (*lead, self.n_noise // 2)
+        fills = (Tensor.normal_, Tensor.exponential_)
         return torch.cat([drawn(fill, shape, generator, device) for fill in fills], -1)
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
@@ -82,21 +85,25 @@ class Beta(ActionDist):
         return torch.where(both > 0, a / torch.where(both > 0, both, 1.0), 0.5).clamp(_MARGIN, 1 - _MARGIN)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
-        shape, dtype = wide(param).double(), wide(param).dtype
+        shape = wide(param).double()
+        dtype = wide(param).dtype
         x = action.double().clamp(_MARGIN, 1 - _MARGIN)
         logs = torch.cat((x.log(), (-x).log1p()), -1)
         return (((shape - 1) * logs).sum(-1) - _log_beta(shape) - self.bounds.log_width).to(dtype)
 
     def entropy(self, param: Tensor) -> Tensor:
         """log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b), plus the log of the width."""
-        shape, dtype = wide(param).double(), wide(param).dtype
+        shape = wide(param).double()
+        dtype = wide(param).dtype
         both = _sum_of(shape)
         means = ((shape - 1) * shape.digamma()).sum(-1) - ((both - 2) * both.digamma()).sum(-1)
         return (_log_beta(shape) - means + self.bounds.log_width).to(dtype)
 
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
         """log B(q) - log B(p) + (ap - aq) psi(ap) + (bp - bq) psi(bp) - (ap + bp - aq - bq) psi(ap + bp)."""
-        p, q, dtype = wide(param_p).double(), wide(param_q).double(), wide(param_p).dtype
+        p = wide(param_p).double()
+        q = wide(param_q).double()
+        dtype = wide(param_p).dtype
         both = _sum_of(p)
         means = ((p - q) * p.digamma()).sum(-1) - ((both - _sum_of(q)) * both.digamma()).sum(-1)
         return (_log_beta(q) - _log_beta(p) + means).to(dtype)

@@ -25,7 +25,9 @@ class Categorical(LogitDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Categorical | None:
-        return cls(space.n) if isinstance(space, Discrete) else None
+        if isinstance(space, Discrete):
+            return cls(space.n)
+        return None
 
     @classmethod
     def from_user_logit(cls, logit: Logit) -> tuple[Categorical, Tensor] | None:
@@ -53,7 +55,8 @@ class Categorical(LogitDist):
 
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
         """sum_a p(a) * (log p(a) - log q(a))."""
-        logp, logq = wide(param_p).log_softmax(-1), wide(param_q).log_softmax(-1)
+        logp = wide(param_p).log_softmax(-1)
+        logq = wide(param_q).log_softmax(-1)
         never = logp == -torch.inf  # 0 * log 0 is 0
         return (logp.exp() * (logp.masked_fill(never, 0.0) - logq.masked_fill(never, 0.0))).sum(-1)
 
@@ -61,6 +64,7 @@ class Categorical(LogitDist):
         return param
 
     def check_range(self, action: Tensor, what: str = 'action', owner: str = 'logit_new ') -> None:
-        n, (low, high) = self.n_param, action.aminmax()
+        n = self.n_param
+        low, high = action.aminmax()
         if low < 0 or high >= n:
             raise ValueError(f'{what} holds {low} to {high} but {owner}has {n} choices; give indices in 0..{n - 1}')

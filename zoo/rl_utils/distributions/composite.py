@@ -48,7 +48,8 @@ class Composite(ActionDist):
 
     def __init__(self, parts: Sequence[tuple[str, ActionDist]]) -> None:
         """parts: (name, distribution) of each leaf."""
-        self.names, self.parts = [name for name, _ in parts], [dist for _, dist in parts]
+        self.names = [name for name, _ in parts]
+        self.parts = [dist for _, dist in parts]
         self._n_param = [part.n_param for part in self.parts]
         self._n_action = [part.n_action or 1 for part in self.parts]
         self._n_noise = [part.n_noise for part in self.parts]
@@ -56,24 +57,30 @@ class Composite(ActionDist):
         self.is_bounded = any(part.is_bounded for part in self.parts)
         self.n_mask = sum(part.n_mask for part in self.parts)
         read = [part.reads for part in self.parts]
-        self.reads = None if None in read else tuple(name for each in read for name in each or ())
+        if None in read:
+            self.reads = None
+        else:
+            self.reads = tuple(name for each in read for name in each or ())
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Composite | None:
         """The distribution named in options is used for the leaves that it fits, the default ones for the others."""
         if not isinstance(space, Dict):
             return None
-        leaves, name = list(leaf_spaces(space)), options.get('distribution', 'auto')
+        leaves = list(leaf_spaces(space))
+        name = options.get('distribution', 'auto')
         if not leaves:
             raise UserError('the actions are an empty Dict or Tuple; a policy needs something to choose')
         for path, leaf in leaves:
-            widths = (leaf.n,) if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', ())
-            if (n_choice := max(widths, default=0)) >= _MAX_CHOICE:
+            n_choice = _largest_choice(leaf)
+            if n_choice >= _MAX_CHOICE:
                 raise UserError(
                     f'the part {path!r} of the actions has {n_choice} choices, but in a Dict or Tuple fewer than '
                     f'{_MAX_CHOICE} are supported; split them into several entries'
                 )
-        named = None if name in ('auto', cls.name) else DISTRIBUTION_REGISTRY.get(name)
+        named = None
+        if name not in ('auto', cls.name):
+            named = DISTRIBUTION_REGISTRY.get(name)
         fits = [named is not None and named.of_space(leaf, options) is not None for _, leaf in leaves]
         if named is not None and not any(fits):
             known = ', '.join(f'{path}: {" or ".join(fitting(leaf, options))}' for path, leaf in leaves)
@@ -132,7 +139,8 @@ class Composite(ActionDist):
 
     def problem_of(self, param: Tensor) -> str:
         for name, (part, p) in zip(self.names, self._params(param), strict=True):
-            if problem := part.problem_of(p):
+            problem = part.problem_of(p)
+            if problem:
                 return f'in the part {name!r} {problem}'
         return ''
 
@@ -147,13 +155,24 @@ class Composite(ActionDist):
     def _actions(self, action: Tensor) -> Iterator[Tensor]:
         """The actions of each part, in the shape and dtype of that part."""
         for part, each in zip(self.parts, action.split(self._n_action, -1), strict=True):
-            own = each if part.n_action else each.squeeze(-1)
-            yield own.long() if part.is_index else own
+            part_action = each
+            if not part.n_action:
+                part_action = each.squeeze(-1)
+            if part.is_index:
+                part_action = part_action.long()
+            yield part_action
 
     def _joined(self, actions: Sequence[Tensor]) -> Tensor:
         rows = zip(self.parts, actions, strict=True)
         numbers = [(x.float() if part.is_index else x, part.n_action) for part, x in rows]
         return torch.cat([x if n_action else x.unsqueeze(-1) for x, n_action in numbers], -1)
+
+
+def _largest_choice(leaf: Space) -> int:
+    """Largest number of choices of an entry of a leaf; 0 if the leaf is not discrete."""
+    if isinstance(leaf, Discrete):
+        return leaf.n
+    return max(getattr(leaf, 'nvec', ()), default=0)
 
 
 @DISTRIBUTION_REGISTRY.register('multi_categorical')
@@ -180,7 +199,9 @@ class MultiCategorical(LogitDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> MultiCategorical | None:
-        return cls(space.nvec) if isinstance(space, MultiDiscrete) and space.nvec else None
+        if isinstance(space, MultiDiscrete) and space.nvec:
+            return cls(space.nvec)
+        return None
 
     def mode(self, param: Tensor) -> Tensor:
         return self._each(Categorical.mode, self._rows(param)).flatten(-2)
@@ -211,7 +232,9 @@ class MultiCategorical(LogitDist):
     def _each(self, function: Callable[..., Tensor], *rows: Sequence[Tensor]) -> Tensor:
         """A function's results for the distribution and rows of each run, side by side: [..., n_repeat, entries of a period]."""
         found = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
-        return found[0] if len(found) == 1 else torch.cat(found, -1)
+        if len(found) == 1:
+            return found[0]
+        return torch.cat(found, -1)
 
     def _rows(self, param: Tensor) -> list[Tensor]:
         """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""
@@ -234,7 +257,9 @@ class Bernoulli(LogitDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Bernoulli | None:
-        return cls(action_width(space)) if isinstance(space, MultiBinary) and action_width(space) else None
+        if isinstance(space, MultiBinary) and action_width(space):
+            return cls(action_width(space))
+        return None
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Noise of the distribution Logistic(0, 1)."""
@@ -254,7 +279,8 @@ class Bernoulli(LogitDist):
 
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
         """Per bit: p * log(p / q) + (1 - p) * log((1 - p) / (1 - q)), and log(p / (1 - p)) is the parameter itself."""
-        param_p, param_q = wide(param_p), wide(param_q)
+        param_p = wide(param_p)
+        param_q = wide(param_q)
         change = torch.where(param_p == -torch.inf, 0.0, param_p - param_q)  # 0 * log 0 is 0
         return (param_p.sigmoid() * change + logsigmoid(-param_p) - logsigmoid(-param_q)).sum(-1)
 

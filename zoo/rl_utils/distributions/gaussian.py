@@ -22,7 +22,8 @@ from zoo.core.spaces import Box, Space
 from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, drawn
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
-LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+LOG_STD_MIN = -10.0
+LOG_STD_MAX = 2.0
 _OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 Own = TypeVar('Own', bound='Gaussian')
@@ -50,7 +51,8 @@ class GaussianHead(nn.Module):
                 f'policy.model.log_std_init is {log_std_init} but must lie between log_std_min {log_std_min} and '
                 f'log_std_max {log_std_max}; change one of them'
             )
-        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.log_std_min = log_std_min
+        self.log_std_max = log_std_max
         self.mu = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
         if state_dependent_std:
             self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
@@ -61,7 +63,10 @@ class GaussianHead(nn.Module):
 
     def forward(self, feature: Tensor) -> Tensor:
         mu = self.mu(feature)
-        log_std = self.log_std if self.log_std_layer is None else self.log_std_layer(feature)
+        if self.log_std_layer is None:
+            log_std = self.log_std
+        else:
+            log_std = self.log_std_layer(feature)
         return torch.cat((mu, bounded_log_std(log_std, self.log_std_min, self.log_std_max).exp().expand_as(mu)), -1)
 
 
@@ -91,14 +96,17 @@ class Gaussian(ActionDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Gaussian | None:
-        return cls(action_width(space)).with_color(options) if isinstance(space, Box) and action_width(space) else None
+        if isinstance(space, Box) and action_width(space):
+            return cls(action_width(space)).with_color(options)
+        return None
 
     @classmethod
     def from_user_logit(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
         """As `ActionDist.from_user_logit`; None in a subclass that is no default: 'mu' and 'sigma' mean a plain Gaussian."""
         if not cls.is_default or not isinstance(logit, Mapping) or not {'mu', 'sigma'} <= set(logit.keys()):
             return None
-        mu, sigma = logit['mu'], logit['sigma']
+        mu = logit['mu']
+        sigma = logit['sigma']
         if mu.shape != sigma.shape:
             raise ValueError(f"'sigma' has shape {tuple(sigma.shape)} but 'mu' {tuple(mu.shape)}; they must be equal")
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
@@ -114,7 +122,9 @@ class Gaussian(ActionDist):
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         noise = drawn(Tensor.normal_, (*lead, self.n_noise), generator, device)
-        return colored(noise, self.noise_color) if self.noise_color and len(lead) == 2 else noise
+        if self.noise_color and len(lead) == 2:
+            return colored(noise, self.noise_color)
+        return noise
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         mu, sigma = param.chunk(2, -1)
@@ -134,8 +144,10 @@ class Gaussian(ActionDist):
 
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
         """Closed form: sum_d log(sq / sp) + (sp^2 + (mp - mq)^2) / (2 sq^2) - 1/2."""
-        (mu_p, sigma_p), (mu_q, sigma_q) = self.mu_sigma(param_p), self.mu_sigma(param_q)
-        ratio, shift = sigma_p / sigma_q, (mu_p - mu_q) / sigma_q
+        mu_p, sigma_p = self.mu_sigma(param_p)
+        mu_q, sigma_q = self.mu_sigma(param_q)
+        ratio = sigma_p / sigma_q
+        shift = (mu_p - mu_q) / sigma_q
         return (0.5 * (ratio * ratio + shift * shift - 1) - ratio.log()).sum(-1)
 
     def mu_sigma(self, param: Tensor) -> tuple[Tensor, ...]:
@@ -202,7 +214,9 @@ class SquashedGaussian(Gaussian):
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> SquashedGaussian | None:
         bounds = Bounds.of_space(space)
-        return None if bounds is None else cls(bounds).with_color(options)
+        if bounds is None:
+            return None
+        return cls(bounds).with_color(options)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), where 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
@@ -236,7 +250,8 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
     """
     # made by new_full: a compiler cannot trace tensors from elsewhere, and torch.tensor would wait for a GPU
     scale, weight = (torch.cat([mu.new_full((1,), x) for x in column]) for column in zip(*_MIXTURE, strict=True))
-    mu, total = mu.unsqueeze(-1), (sigma.square().unsqueeze(-1) + scale.square()).sqrt()
+    mu = mu.unsqueeze(-1)
+    total = (sigma.square().unsqueeze(-1) + scale.square()).sqrt()
     z = mu / (total * math.sqrt(2))
     mean = total * math.sqrt(2 / math.pi) * (-z * z).exp() + mu * z.erf()
     return (mean * weight).sum(-1)
@@ -285,8 +300,10 @@ class GSDE(Gaussian):
 
     def __init__(self, n_dim: int, n_feature: int, sde_sample_freq: int | None = None) -> None:
         super().__init__(n_dim)
-        self.n_param, self.n_noise = n_dim + n_dim * n_feature, n_dim * n_feature
-        self.n_feature, self.sde_sample_freq = n_feature, sde_sample_freq or 0
+        self.n_param = n_dim + n_dim * n_feature
+        self.n_noise = n_dim * n_feature
+        self.n_feature = n_feature
+        self.sde_sample_freq = sde_sample_freq or 0
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> GSDE | None:

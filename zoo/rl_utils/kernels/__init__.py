@@ -63,8 +63,12 @@ def find(
         return None
     if _disabled or any(isinstance(x, Tensor) for x in numbers) or _obstacle(op, tensors, dist, part):
         return None
-    nvec = () if dist is None else layout_of(dist)[1]
-    return _loaded[op][0] if _load(op, str(first.device), nvec) else None
+    nvec: tuple[int, ...] = ()
+    if dist is not None:
+        _, nvec = layout_of(dist)
+    if _load(op, str(first.device), nvec):
+        return _loaded[op][0]
+    return None
 
 
 def reach(x: Tensor) -> bool:
@@ -76,7 +80,8 @@ def reach(x: Tensor) -> bool:
 def disabled() -> Iterator[None]:
     """Context in which every op uses its reference, which a compiler can fuse with the operations around it."""
     global _disabled
-    before, _disabled = _disabled, True
+    before = _disabled
+    _disabled = True
     try:
         yield
     finally:
@@ -104,7 +109,9 @@ def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None, par
             f'{op} got {[type(x).__name__ for x in tensors]}; give its tensors one by one, as explain(op, *data)'
         )
     obstacle = _obstacle(op, given, dist, part)
-    return f'reference: {obstacle}' if obstacle else f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
+    if obstacle:
+        return f'reference: {obstacle}'
+    return f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
 
 
 def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
@@ -114,7 +121,9 @@ def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
     """
     if hasattr(dist, 'nvec'):
         nvec = tuple(map(index, dist.nvec))  # plain integers: a compiler may have replaced them by symbols
-        return (dist.name, nvec) if len(nvec) > 1 else ('categorical', ())
+        if len(nvec) > 1:
+            return (dist.name, nvec)
+        return ('categorical', ())
     return dist.name, ()
 
 
@@ -123,7 +132,9 @@ def part_name(op: str, part: Any) -> str:
     if part is None:
         return _PARTS[op][1][0]
     is_own = getattr(part, 'function', part).__module__.startswith('zoo.rl_utils.')
-    return _any_name(part) if is_own else ''
+    if is_own:
+        return _any_name(part)
+    return ''
 
 
 def _any_name(part: Any) -> str:
@@ -134,7 +145,9 @@ def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
     """The number of columns of a row that are needed at once: those of the largest choice, or one per action dimension."""
     if nvec:
         return max(nvec)
-    return n_param // 2 if kind == 'gaussian' else n_param
+    if kind == 'gaussian':
+        return n_param // 2
+    return n_param
 
 
 def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: Any = None) -> str:
@@ -155,7 +168,9 @@ def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: An
     if op in _PARTS and part_name(op, part) not in _PARTS[op][1]:
         kind, names = _PARTS[op]
         return f'the {kind} {_any_name(part)!r} is not covered, only {" and ".join(names)} of zoo'
-    return '' if _HAS_TRITON else 'triton is not installed; it comes with the CUDA builds of torch'
+    if _HAS_TRITON:
+        return ''
+    return 'triton is not installed; it comes with the CUDA builds of torch'
 
 
 def _obstacle_of(dist: ActionDist) -> str:

@@ -169,7 +169,8 @@ def gaussian_kl(
     """-> KL(old || new) [ROWS]; writes share * its gradient in the new parameters; share: [ROWS]."""
     mu, sigma = _load(new_ptr, start, is_row, n_column, COLUMNS)
     mu_old, sigma_old = _load(old_ptr, old_start, is_row, n_column, COLUMNS)
-    ratio, shift = sigma_old / sigma, (mu_old - mu) / sigma
+    ratio = sigma_old / sigma
+    shift = (mu_old - mu) / sigma
     kl = tl.sum(0.5 * (ratio * ratio + shift * shift - 1) - tl.log(ratio), 1)
     grad_mu = -shift / sigma * share[:, None]
     grad_sigma = (1 - ratio * ratio - shift * shift) / sigma * share[:, None]

@@ -31,7 +31,8 @@ def apply(
     with_return: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(adv, return_, mean, std), the last three None without with_return; arguments as those of the reference."""
-    traj_flag = done if traj_flag is None else traj_flag
+    if traj_flag is None:
+        traj_flag = done
     adv, return_, sums = _launch(value, next_value, reward, done, traj_flag, float(gamma), float(lambda_), with_return)
     if not with_return:
         return adv, None, None, None
@@ -42,7 +43,9 @@ def apply(
 
 def _fake(value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     *_, with_return = others
-    shape = value.shape if with_return else (0,)
+    shape: tuple[int, ...] = (0,)
+    if with_return:
+        shape = value.shape
     return value.new_empty(value.shape), value.new_empty(shape), value.new_empty(2, dtype=torch.float64)
 
 
@@ -53,9 +56,15 @@ def _fake(value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 )
 def _launch(value, next_value, reward, done, traj_flag, gamma, lambda_, with_return) -> tuple[Tensor, Tensor, Tensor]:
     """-> adv; if with_return, also adv + value and the float64 sums of adv and of its squares."""
-    shape, device = value.shape, value.device
-    n_step, n_agent = shape[0], shape[2] if len(shape) > reward.dim() else 1
-    value, next_value, reward = value.contiguous(), next_value.contiguous(), reward.contiguous()
+    shape = value.shape
+    device = value.device
+    n_step = shape[0]
+    n_agent = 1
+    if len(shape) > reward.dim():
+        n_agent = shape[2]
+    value = value.contiguous()
+    next_value = next_value.contiguous()
+    reward = reward.contiguous()
     n_column = value.numel() // n_step
     adv = torch.empty(shape, dtype=value.dtype, device=device)
     return_ = torch.empty(shape if with_return else (0,), dtype=value.dtype, device=device)
@@ -83,7 +92,8 @@ def _tile(n_step: int, n_column: int) -> tuple[int, int]:
 
     Memory is read in pieces of 32 bytes, 8 columns; but with few columns, more blocks and fewer tiles matter more.
     """
-    steps, columns = triton.next_power_of_2(n_step), triton.next_power_of_2(n_column)
+    steps = triton.next_power_of_2(n_step)
+    columns = triton.next_power_of_2(n_column)
     columns = min(columns, max(_TILE // steps, 32 if n_column >= 4096 else 4), 128)
     return min(steps, _TILE // columns), columns
 
@@ -93,7 +103,9 @@ def _flag(flag: Tensor | None) -> Tensor | None:
     if flag is None:
         return None
     flag = flag.contiguous()
-    return flag.view(torch.uint8) if flag.dtype == torch.bool else flag
+    if flag.dtype == torch.bool:
+        return flag.view(torch.uint8)
+    return flag
 
 
 @triton.jit

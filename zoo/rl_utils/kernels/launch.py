@@ -43,7 +43,9 @@ def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
 
         @wraps(launch)
         def call(*args: Any) -> Any:
-            return op(*args) if torch.compiler.is_compiling() else launch(*args)
+            if torch.compiler.is_compiling():
+                return op(*args)
+            return launch(*args)
 
         return call
 
@@ -82,8 +84,11 @@ def scalars(x: Tensor) -> list[Tensor]:
 
 def as_rows(x: Tensor) -> Tensor:
     """[..., C] -> [N, C] with columns of stride 1; rows may have any stride, also 0 (an expanded tensor)."""
-    x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+    if x.dim() != 2:
+        x = x.reshape(-1, x.shape[-1])
+    if x.stride(1) == 1 or x.shape[1] == 1:
+        return x
+    return x.contiguous()
 
 
 def prepare(device: torch.device, nvec: tuple[int, ...] = ()) -> None:
@@ -91,7 +96,8 @@ def prepare(device: torch.device, nvec: tuple[int, ...] = ()) -> None:
 
     A launch by torch.compile may run in a pool of memory that is later freed.
     """
-    has_counters, has_bounds = device in _slots, not nvec or (device, nvec) in _bounds
+    has_counters = device in _slots
+    has_bounds = not nvec or (device, nvec) in _bounds
     if not has_counters:
         _slots[device] = torch.zeros(_N_SLOT, dtype=torch.int32, device=device)
     if not has_bounds:
@@ -108,7 +114,9 @@ def bounds(nvec: Sequence[int], device: torch.device) -> Tensor | None:
     if not nvec:
         return None
     found = _bounds.get((device, tuple(nvec)))
-    return _bounds_of(nvec, device) if found is None else found
+    if found is None:
+        return _bounds_of(nvec, device)
+    return found
 
 
 def counter(device: torch.device) -> Tensor:

@@ -33,7 +33,8 @@ def apply(
 
     clip_ratio None: unclipped.
     """
-    clip_ratio = None if clip_ratio is None else float(clip_ratio)
+    if clip_ratio is not None:
+        clip_ratio = float(clip_ratio)
     return _JointKernel.apply(*layout_of(dist), new, old, value_new, value_old, return_, weight, clip_ratio)
 
 
@@ -68,10 +69,13 @@ def _fake(new: Tensor, old: Tensor, value_new: Tensor, *_: Any) -> tuple[Tensor,
 )
 def _launch(new, old, value_new, value_old, return_, weight, clip_ratio, kind, nvec) -> tuple[Tensor, Tensor, Tensor]:
     """-> losses [2], gradient of the value loss in the value [N], gradient of the KL in the new logits [N, P]."""
-    device, n_row, n_group = value_new.device, new.shape[0], max(len(nvec), 1)
+    device = value_new.device
+    n_row = new.shape[0]
+    n_group = max(len(nvec), 1)
     n_column = columns_of(kind, nvec, new.shape[1])
     tiling = Tiling(n_row, n_column, device, n_group)
-    losses, grad_value = torch.empty(2, device=device), torch.empty_like(value_new)
+    losses = torch.empty(2, device=device)
+    grad_value = torch.empty_like(value_new)
     grad = torch.empty(new.shape, dtype=new.dtype, device=device)
     partial = torch.empty(2 * tiling.n_program, device=device)
     inputs = new, old, value_new, value_old, return_, weight, bounds(nvec, device)
@@ -132,7 +136,9 @@ def _forward(
             grad_value_ptr + row, (grad_value * weight * per_row).to(grad_value_ptr.dtype.element_ty), mask=is_value
         )
         auxiliary += square * weight
-        start, old_start, grad_start = row * stride, row * old_stride, row * grad_stride
+        start = row * stride
+        old_start = row * old_stride
+        grad_start = row * grad_stride
         if KIND == 'gaussian':
             cloning += weight * gaussian_kl(
                 new_ptr, old_ptr, grad_ptr, start, old_start, grad_start, is_row, n_column, share, COLUMNS

@@ -59,11 +59,16 @@ class _PolicyKernel(torch.autograd.Function):
         ctx: Any, kind, nvec, new, old, action, adv, weight, clip_ratio, dual_clip, surrogate
     ) -> tuple[Tensor, ...]:
         rows = as_rows(new)
-        action = flat(action) if kind == 'categorical' else as_rows(action)
-        weight = None if weight is None else flat(weight)
+        if kind == 'categorical':
+            action = flat(action)
+        else:
+            action = as_rows(action)
+        if weight is not None:
+            weight = flat(weight)
         numbers = clip_ratio, dual_clip, surrogate
         sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, *numbers, kind, nvec)
-        ctx.shape, ctx.layout = new.shape, (kind, nvec)
+        ctx.shape = new.shape
+        ctx.layout = (kind, nvec)
         ctx.save_for_backward(rows, action, slope, *(() if weight is None else (weight,)))
         ctx.set_materialize_grads(False)  # for the metrics, backward gets None and not zeros
         policy_loss, entropy_loss, approx_kl, clipfrac = scalars(sums)
@@ -74,9 +79,13 @@ class _PolicyKernel(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_policy: Tensor | None, grad_entropy: Tensor | None, *_: Any) -> tuple[Any, ...]:
         rows, action, slope, *weight = ctx.saved_tensors
-        grad_policy = slope.new_zeros(()) if grad_policy is None else grad_policy
-        grad_entropy = slope.new_zeros(()) if grad_entropy is None else grad_entropy
-        only_weight = weight[0] if weight else None
+        if grad_policy is None:
+            grad_policy = slope.new_zeros(())
+        if grad_entropy is None:
+            grad_entropy = slope.new_zeros(())
+        only_weight = None
+        if weight:
+            only_weight = weight[0]
         grad = _launch_backward(rows, action, slope, only_weight, grad_policy, grad_entropy, *ctx.layout)
         return None, None, grad.view(ctx.shape), *(None,) * 7
 
@@ -94,11 +103,16 @@ def _launch_forward(
     new, old, action, adv, weight, clip_ratio, dual_clip, surrogate, kind, nvec
 ) -> tuple[Tensor, Tensor]:
     """-> sums [4]: both losses, both metrics; slope [N]: d policy_loss / d log p_new."""
-    n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
+    n_row = new.shape[0]
+    n_column = columns_of(kind, nvec, new.shape[1])
+    n_group = max(len(nvec), 1)
     tiling = Tiling(n_row, n_column, adv.device, n_group)
-    sums, slope = torch.empty(4, device=adv.device), torch.empty(n_row, device=adv.device)
+    sums = torch.empty(4, device=adv.device)
+    slope = torch.empty(n_row, device=adv.device)
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
-    weight_sum = None if weight is None else weight.sum(dtype=torch.float32)  # the metrics are weighted means
+    weight_sum = None
+    if weight is not None:
+        weight_sum = weight.sum(dtype=torch.float32)  # the metrics are weighted means
     inputs = new, old, action, adv, weight, weight_sum, bounds(nvec, adv.device)
     outputs = slope, partial, counter(adv.device), sums
     strides = new.stride(0), old.stride(0), action.stride(0)
@@ -123,7 +137,9 @@ def _launch_forward(
 )
 def _launch_backward(new, action, slope, weight, grad_policy, grad_entropy, kind, nvec) -> Tensor:
     """-> the gradient in `new`, [N, P], in the dtype of `new`."""
-    n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
+    n_row = new.shape[0]
+    n_column = columns_of(kind, nvec, new.shape[1])
+    n_group = max(len(nvec), 1)
     tiling = Tiling(n_row, n_column, slope.device, n_group)
     grad = torch.empty(new.shape, dtype=new.dtype, device=new.device)
     tensors = new, action, slope, weight, bounds(nvec, slope.device), grad_policy, grad_entropy, grad
@@ -177,7 +193,8 @@ def _forward(
     for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):
         row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
         is_row = row < n_row
-        start, old_start = row * stride, row * old_stride
+        start = row * stride
+        old_start = row * old_stride
         if KIND == 'gaussian':
             log_ratio, row_entropy = gaussian_terms(
                 new_ptr, old_ptr, action_ptr, start, old_start, row * action_stride, is_row, n_column, COLUMNS
@@ -211,7 +228,10 @@ def _forward(
         entropy += row_entropy * weight
         kl -= log_ratio * weight
         clipped += outside * weight
-    per_weight = 1 / tl.maximum(tl.load(weight_sum_ptr), _MIN_WEIGHT) if HAS_WEIGHT else per_row
+    if HAS_WEIGHT:
+        per_weight = 1 / tl.maximum(tl.load(weight_sum_ptr), _MIN_WEIGHT)
+    else:
+        per_weight = per_row
     part_ptr = partial_ptr + tl.program_id(0) * 4
     tl.store(part_ptr, tl.sum(policy, 0) * per_row)
     tl.store(part_ptr + 1, tl.sum(entropy, 0) * per_row)
@@ -246,7 +266,8 @@ def _backward(
     slot = tl.arange(0, ROWS * GROUPS)
     row = tl.cast(tl.program_id(0), tl.int64) * ROWS + slot // GROUPS
     is_row = row < n_row
-    start, grad_start = row * stride, row * grad_stride
+    start = row * stride
+    grad_start = row * grad_stride
     weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
     slope = tl.load(slope_ptr + row, mask=is_row, other=0.0) * tl.load(grad_policy_ptr).to(tl.float32)
     rise = weight * per_row * tl.load(grad_entropy_ptr).to(tl.float32)

@@ -19,14 +19,16 @@ def apply(
     value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
 ) -> Tensor:
     """The loss; arguments as those of the reference (clip_ratio None: unclipped)."""
-    clip_ratio = None if clip_ratio is None else float(clip_ratio)
+    if clip_ratio is not None:
+        clip_ratio = float(clip_ratio)
     return _ValueKernel.apply(value_new, value_old, return_, weight, clip_ratio)
 
 
 class _ValueKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value_new, value_old, return_, weight, clip_ratio) -> Tensor:
-        weight = None if weight is None else flat(weight)
+        if weight is not None:
+            weight = flat(weight)
         loss, grad = _launch(flat(value_new), flat(value_old), flat(return_), weight, clip_ratio)
         ctx.save_for_backward(grad.view(value_new.shape))
         return loss
@@ -48,9 +50,11 @@ def _fake(value_new: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 )
 def _launch(value_new, value_old, return_, weight, clip_ratio) -> tuple[Tensor, Tensor]:
     """-> loss, 0-dim, and its gradient [N]."""
-    device, n_row = value_new.device, value_new.numel()
+    device = value_new.device
+    n_row = value_new.numel()
     tiling = Tiling(n_row, 1, device)
-    loss, grad = torch.empty((), device=device), torch.empty_like(value_new)
+    loss = torch.empty((), device=device)
+    grad = torch.empty_like(value_new)
     partial = torch.empty(tiling.n_program, device=device)
     tensors = value_new, value_old, return_, weight, grad, partial, counter(device), loss
     with torch.cuda.device_of(value_new):
@@ -99,7 +103,8 @@ def value_terms(new_ptr, old_ptr, return_ptr, row, is_row, clip_ratio, CLIP: tl.
     value = tl.load(new_ptr + row, mask=is_row, other=0.0).to(tl.float32)
     return_ = tl.load(return_ptr + row, mask=is_row, other=0.0).to(tl.float32)
     error = value - return_
-    square, grad = error * error, error
+    square = error * error
+    grad = error
     if CLIP:
         value_old = tl.load(old_ptr + row, mask=is_row, other=0.0).to(tl.float32)
         change = value - value_old
