@@ -68,7 +68,7 @@ def convert_space(space: object, role: str, name: str, path: str = '', droppable
 
 
 def _way_out(space: object, role: str, droppable: str) -> str:
-    """What a user can do about a leaf of a kind that is not supported. Args: droppable: as of `convert_space`."""
+    """The remedies for a leaf of a kind that is not supported. Args: droppable: as of `convert_space`."""
     kinds = [kind.__name__ for kind in type(space).__mro__]
     form = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
     if role != 'observation' or not droppable:

@@ -21,7 +21,7 @@ Marks = dict[str, bool | int | float]
 
 
 class EndsConfig(Section):
-    """What the ends of episodes mean: a terminal state has the value 0, at any other end the value of the last observation
+    """The meaning of the ends of episodes: a terminal state has the value 0, at any other end the value of the last observation
     counts. The meaning of the two flags comes first, then `bootstrap_if`, then `terminal_if`."""
 
     terminated: End = Field(

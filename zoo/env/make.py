@@ -229,7 +229,7 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
 
 
 def _call_maker(cfg: EnvConfig, name: str, seed: int | None) -> Any:
-    """What the source of the env makes: an env of gymnasium, or one of another library."""
+    """Calls the source of the env. Returns: an env of gymnasium, or one of another library."""
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')

@@ -43,7 +43,7 @@ class EnvCamera(Protocol):
 
 
 class MadeVector(NamedTuple):
-    """What a config's source made. one_seed: its reset takes one seed for all envs; kind: the class around it."""
+    """The result of a config's source. one_seed: its reset takes one seed for all envs; kind: the class around it."""
 
     env: MadeEnv
     one_seed: bool = False
@@ -79,25 +79,18 @@ def make_vector_env(
         name = f'{name}[{first}:{first + n_env}]'
         n_all = cfg.collector_env_num
     source = find_env(cfg.id, cfg.game)
-    how = vectorization_of(cfg, source)
     seeds = constructor_seeds(seed, training, first or 0, n_env)
-    if isinstance(source, EnvFamily):
-        request = EnvRequest(
-            name=name,
-            game=cfg.game or '',
-            n_env=n_env,
-            training=training,
-            max_episode_steps=cfg.max_episode_steps,
-            device=device,
-            render=camera is not None,
-            seed=seeds[0],
-        )
-        made = _make_family(cfg, source, request)
-    elif isinstance(source, EnvSpec) and how == 'batched':
-        with locate(made_at(name)):
-            made = MadeVector(_make_batched(cfg, source, n_env), one_seed=True)
-    else:
-        made = _make_single_envs(cfg, how, seeds, n_all, training, name, restarts)
+    request = EnvRequest(
+        name=name,
+        game=cfg.game or '',
+        n_env=n_env,
+        training=training,
+        max_episode_steps=cfg.max_episode_steps,
+        device=device,
+        render=camera is not None,
+        seed=seeds[0],
+    )
+    made = _make(cfg, source, request, seeds, n_all, restarts)
     n_wanted: int | None = n_env
     if isinstance(source, OwnVector) and source.is_given and not training:
         n_wanted = None  # a copy of the vector env that the user gave has as many envs as that
@@ -117,6 +110,19 @@ def make_vector_env(
             EnvSettings(cfg).apply([vector], 0)
         undo.pop_all()
     return vector
+
+
+def _make(
+    cfg: EnvConfig, source: Source, request: EnvRequest, seeds: list[int], n_all: int, restarts: Restarts | None
+) -> MadeVector:
+    """The envs that the source makes, vectorized as the config says. Args: as of `_make_single_envs`."""
+    how = vectorization_of(cfg, source)
+    if isinstance(source, EnvFamily):
+        return _make_family(cfg, source, request)
+    if isinstance(source, EnvSpec) and how == 'batched':
+        with locate(made_at(request.name)):
+            return MadeVector(_make_batched(cfg, source, request.n_env), one_seed=True)
+    return _make_single_envs(cfg, how, seeds, n_all, request.training, request.name, restarts)
 
 
 def _as_any_vector(made: MadeVector, cfg: EnvConfig, name: str, n_env: int, device: str, first: int) -> AnyVectorEnv:

@@ -48,15 +48,15 @@ def far_bounds(space: Space, action_mode: str = 'clip') -> list[FarBounds]:
     numbers from -1 to 1 are beyond it.
     Args: action_mode: env.action_mode; with 'rescale', finite bounds are never far.
     """
-    found: list[FarBounds] = []
+    missed: list[FarBounds] = []
     for path, leaf in leaf_spaces(space):
         if not isinstance(leaf, Box):
             continue
-        far = _is_far(leaf, action_mode == 'rescale')
-        if far.any():
-            at = tuple(np.argwhere(far)[0])
-            found.append(FarBounds(path, float(leaf.low[at]), float(leaf.high[at])))
-    return found
+        is_far = _is_far(leaf, action_mode == 'rescale')
+        if is_far.any():
+            at = tuple(np.argwhere(is_far)[0])
+            missed.append(FarBounds(path, float(leaf.low[at]), float(leaf.high[at])))
+    return missed
 
 
 def _is_far(leaf: Box, is_rescaled: bool) -> np.ndarray:

@@ -82,6 +82,13 @@ from zoo.env.validation import (
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
+CORRECT = 'correct one of the two'
+SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
+TAKEN = 'or set env.check=false to train with it'
+MOVED = '(env.check=false only moves this error into the run)'
+_REFUSED_KEYWORD = re.compile(r"\breset\(\) got an unexpected keyword argument '(seed|options)'")
+Report = Callable[[str, str], None]
+"""Called for a fault after which the check continues: (the sentence, a key that is the same for faults of one kind)."""
 
 
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10, before_run: bool = False) -> list[str]:
@@ -136,9 +143,6 @@ def version_findings(cfg: EnvConfig) -> list[Finding]:
 def refused(sentence: str) -> str:
     """The error message that env.check=strict makes of a warning."""
     return f'{sentence} (env.check=strict refuses this; env.check=true only warns of it.)'
-
-
-CORRECT = 'correct one of the two'
 
 
 class ToleratedError(BrokenContractError):
@@ -281,14 +285,6 @@ _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
         np.reshape(np.add(space.start, space.nvec) - 1, space.shape),
     ),
 }
-
-
-Report = Callable[[str, str], None]
-"""Called for a fault after which the check continues: (the sentence, a key that is the same for faults of one kind)."""
-SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
-TAKEN = 'or set env.check=false to train with it'
-MOVED = '(env.check=false only moves this error into the run)'
-_REFUSED_KEYWORD = re.compile(r"\breset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
 def _lacks(arguments: str) -> tuple[str, str, str]:

@@ -26,6 +26,11 @@ from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import find_env
 from zoo.env.obs_bounds import BoundsWatch
 
+N_ENV = 2
+SEED = 0
+LONG = 1000  # steps; a check of this length or more warns if no episode ended
+MAX_REPLAY = 20
+"""Limit of the steps taken twice; BipedalWalker's reset keeps its Box2D world, so that its episodes differ from step 61 on."""
 INNER = ('env', '_env', 'venv')
 """The attribute with the wrapped env, in wrappers of gymnasium and old gym, zoo's adapters, wrappers of SB3's vector envs."""
 Stream = Literal['observation', 'reward']
@@ -160,13 +165,6 @@ def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> I
 def _choice(legal: Tensor, rng: torch.Generator) -> Tensor:
     """[n] int64, one of the legal entries of each row with equal chances."""
     return torch.rand(legal.shape, generator=rng).masked_fill(~legal, -1.0).argmax(1)
-
-
-N_ENV = 2
-SEED = 0
-LONG = 1000  # steps; a check of this length or more warns if no episode ended
-MAX_REPLAY = 20
-"""Limit of the steps taken twice; BipedalWalker's reset keeps its Box2D world, so that its episodes differ from step 61 on."""
 
 
 def seed_actions(env: gymnasium.Env, seed: int) -> None:

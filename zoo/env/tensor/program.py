@@ -70,13 +70,13 @@ class TensorEnv(ABC):
         return state
 
 
+NO_LIMIT = 2**62  # env steps
 TENSOR_ENV_REGISTRY: Registry[Callable[..., TensorEnv]] = Registry(
     'tensor_env', 'zoo.tensor_envs', ('zoo.env.tensor.classic',)
 )
 
 TensorFunction = Callable[..., Sequence[Tensor]]
 Compile = Callable[[TensorFunction, str], TensorFunction]  # of a function and its name in messages
-NO_LIMIT = 2**62  # env steps
 
 
 class Carry(NamedTuple):
