@@ -282,7 +282,7 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
     return {name: _as_text(entry) for name, entry in data.items()}
 
 
-def _as_text(entry: Any) -> str:
+def _as_text(entry: object) -> str:
     if isinstance(entry, str):
         return entry
     return json.dumps(entry)

@@ -157,7 +157,7 @@ class _Inputs(NamedTuple):
 
     columns: Columns
     in_data: Tensor
-    in_output: Any
+    in_output: Tensor | slice
 
 
 class Student:

@@ -148,7 +148,7 @@ class KeyRow(NamedTuple):
         return f'`{self.here}`'
 
 
-def _unreadable(path: str, value: Any, error: ValueError) -> str:
+def _unreadable(path: str, value: object, error: ValueError) -> str:
     if isinstance(value, Name) and 'number' in str(error):
         return f'{path} is {value}, a name in the code, which cannot be read: {error}; give it a plain value.'
     return f'{path} is {shown(value)}, which cannot be read: {error}; correct it.'

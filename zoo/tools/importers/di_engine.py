@@ -138,7 +138,7 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
     return kind
 
 
-def _check_on_policy(draft: Draft, kind: str, on_policy: Any) -> None:
+def _check_on_policy(draft: Draft, kind: str, on_policy: object) -> None:
     if on_policy is not None and bool(on_policy) == kind.endswith('_offpolicy'):
         other = f'{kind}_offpolicy'
         if on_policy:

@@ -44,14 +44,14 @@ def schedule(value: Any) -> Any:
     return as_number(value)
 
 
-def size_or_none(value: Any) -> int | None:
+def size_or_none(value: object) -> int | None:
     """As `as_size`; None for None. Raises: ValueError."""
     if value is None:
         return None
     return as_size(value)
 
 
-def bound_or_none(value: Any) -> float | None:
+def bound_or_none(value: object) -> float | None:
     """Converts the bound of a filter; None for None and 0, which are no bound there. Raises: ValueError."""
     if value is None or as_number(value) == 0:
         return None

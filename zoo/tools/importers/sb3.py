@@ -45,7 +45,7 @@ def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
     return [_wrapper(value)]
 
 
-def _wrapper(item: Any) -> tuple[str, dict[str, Any]]:
+def _wrapper(item: object) -> tuple[str, dict[str, Any]]:
     name = item
     options = None
     if isinstance(item, Mapping) and item:
@@ -82,7 +82,7 @@ class _Widths(NamedTuple):
         return f'policy_kwargs.net_arch={self.shared or ""} pi={self.actor} vf={self.critic}'
 
 
-def _widths(value: Any) -> _Widths | None:
+def _widths(value: object) -> _Widths | None:
     """Returns the widths of net_arch; None for None. Raises: ValueError."""
     if value is None:
         return None
@@ -96,7 +96,7 @@ def _widths(value: Any) -> _Widths | None:
     return _Widths(shared, sizes(separate.get('pi', [])), sizes(separate.get('vf', [])))
 
 
-def _betas(value: Any) -> list[float]:
+def _betas(value: object) -> list[float]:
     if isinstance(value, list | tuple):
         return [as_number(beta) for beta in value]
     return [as_number(value)]

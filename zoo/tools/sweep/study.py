@@ -441,7 +441,7 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
     return None, 1
 
 
-def _moved_names(stored: Any, wanted: Any) -> Iterator[tuple[str, str]]:
+def _moved_names(stored: object, wanted: object) -> Iterator[tuple[str, str]]:
     """Yields names 'file.py:name' of two identities at the same place where the file of the stored one is gone."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         for key in stored.keys() & wanted.keys():
@@ -455,7 +455,7 @@ def _moved_names(stored: Any, wanted: Any) -> Iterator[tuple[str, str]]:
             yield stored, wanted
 
 
-def _renamed(data: Any, new_names: Mapping[str, str]) -> Any:
+def _renamed(data: object, new_names: Mapping[str, str]) -> Any:
     """Returns data in which names are replaced."""
     if isinstance(data, dict):
         return {key: _renamed(value, new_names) for key, value in data.items()}
@@ -481,5 +481,5 @@ def _differences(stored: Any, wanted: Any, defaulted: frozenset[str], path: str 
         yield f'it has {path}={_shown(stored)}, and this one {_shown(wanted)}'
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     return 'nothing' if value is None else value
