@@ -29,7 +29,9 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     'quick_start': 2_048,
 }
 OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # each has a separate test
-SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights read_run try_device_env'.split()  # they have no config
+SCRIPTS = (
+    'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
+)  # they have no config
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
 
@@ -78,6 +80,32 @@ def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
 def test_my_encoder_learns_from_the_image_and_the_vector(tmp_path: Path) -> None:
     # 16 steps: by chance 1 of 4 is right, 4; with the image alone 1 of 2, since the vector's sign decides: 8
     assert train('my_encoder', cwd=tmp_path)['last_return'] > 10
+
+
+def test_ppo_in_one_page_has_the_parameters_of_zoo_after_three_rollouts(tmp_path: Path) -> None:
+    page = runpy.run_path(str(EXAMPLES / 'ppo_in_one_page.py'))
+    n_step = 3 * page['N_STEP'] * page['N_ENV']
+    overrides = ['env.vectorization=sync', 'policy.learn.executor=eager', f'policy.eval.eval_freq={n_step}']
+    for name in ('learning_rate', 'clip_ratio'):  # over the whole run, which ends after three rollouts here
+        overrides.append(f'policy.learn.{name}.over={page["MAX_ENV_STEP"]}')
+    overrides += [*QUIET, f'logger.root={tmp_path}', 'policy.eval.n_episode=1', 'policy.eval.stop_value=null']
+    result = serial_pipeline('cartpole_ppo', seed=5, overrides=overrides, max_env_step=n_step)
+    network = load_policy(result.run_dir).model
+    model, _ = page['train'](seed=5, n_rollout=3)
+    assert result.train_iter == 3 * 40  # 10 passes of 4 minibatches
+    pairs = list(zip(network.parameters(), model.parameters(), strict=True))
+    assert len(pairs) == 12
+    for ours, of_page in pairs:
+        assert torch.equal(ours, of_page)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('seed', [0, 1, 2])
+def test_ppo_in_one_page_solves_cartpole(seed: int) -> None:
+    page = runpy.run_path(str(EXAMPLES / 'ppo_in_one_page.py'))
+    _, n_end = page['train'](seed)
+    # every step has the reward 1: 20.5 ends of episodes of 500 steps each in 10 rollouts, and a reserve of one or two
+    assert sum(n_end[-10:]) <= 22
 
 
 @pytest.mark.long
