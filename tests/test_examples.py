@@ -29,9 +29,8 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     'quick_start': 2_048,
 }
 OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # each has a separate test
-SCRIPTS = (
-    'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
-)  # they have no config
+# they have no config
+SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
 
