@@ -13,8 +13,15 @@ from torch import Tensor, nn
 
 from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
 from tests.rl_utils.test_optimizers import make_net, optimizer_of
-from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError, backward
-from zoo.rl_utils.update_rules import FIRST_SCALE, N_GOOD_STEPS, SGDRule
+from zoo.rl_utils.optimizer import (
+    FIRST_SCALE,
+    N_GOOD_STEPS,
+    FlatAdam,
+    FlatOptimizer,
+    NonFiniteGradientError,
+    backward,
+)
+from zoo.rl_utils.update_rules import SGDRule
 
 SPECS: list[Any] = [
     'adam',

@@ -33,8 +33,7 @@ from zoo.backend.trace import MAX_PROGRAMS, CompiledFunction, logger, named_tens
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.optimizer import FlatOptimizer
-from zoo.rl_utils.update_rules import limited, moved
+from zoo.rl_utils.optimizer import FlatOptimizer, limited, moved
 
 
 class GraphExecutor(Eager):

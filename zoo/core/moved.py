@@ -113,6 +113,11 @@ NAMES = {
             'ppo_policy_error_continuous ppo_policy_loss ppo_value_data ppo_value_error'
         )
     },
+    'zoo.rl_utils.update_rules': {
+        'zoo.rl_utils.optimizer': (
+            'FIRST_SCALE MIN_SCALE Mechanics N_GOOD_STEPS RuleOptimizer first_values limited moved scaled_backward'
+        )
+    },
 }
 """Module -> the names that it had, by the modules that have them now, in the form of `lazy_names`."""
 
