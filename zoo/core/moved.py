@@ -57,6 +57,7 @@ MOVED = {
     'zoo.rl_utils.distributions.gsde': 'zoo.rl_utils.distributions.gaussian',
     'zoo.rl_utils.gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.rl_utils.gsde': 'zoo.rl_utils.distributions.gaussian',
+    'zoo.rl_utils.kernels.device': 'zoo.rl_utils.kernels.tiles',
     'zoo.rl_utils.multi_categorical': 'zoo.rl_utils.distributions.composite',
     'zoo.rl_utils.penalties': 'zoo.rl_utils.surrogates',
     'zoo.rl_utils.ppg': 'zoo.rl_utils.losses',

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels import columns_of, layout_of, part_name
-from zoo.rl_utils.kernels.device import (
+from zoo.rl_utils.kernels.tiles import (
     choice_terms,
     choice_terms_grad,
     choices_terms,
