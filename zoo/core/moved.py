@@ -116,7 +116,8 @@ NAMES = {
     },
     'zoo.rl_utils.update_rules': {
         'zoo.rl_utils.optimizer': (
-            'FIRST_SCALE MIN_SCALE Mechanics N_GOOD_STEPS RuleOptimizer first_values limited moved scaled_backward'
+            'FIRST_SCALE MIN_SCALE Mechanics N_GOOD_STEPS RuleOptimizer=FlatOptimizer first_values limited moved '
+            'scaled_backward'
         )
     },
 }

@@ -19,7 +19,7 @@ from zoo.core.ranks import ALONE, Ranks, mean_over_
 from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import AdamRule, UpdateRule
 
-Own = TypeVar('Own', bound='RuleOptimizer')
+Own = TypeVar('Own', bound='FlatOptimizer')
 
 FIRST_SCALE = 2.0**16
 MIN_SCALE = 1.0
@@ -121,16 +121,22 @@ def _next_scale(scale: Tensor, n_good_step: Tensor, finite: Tensor) -> tuple[Ten
     return scale, torch.where(grows, 0.0, n_good_step)
 
 
-class RuleOptimizer:
+class FlatOptimizer:
     """Steps by an update rule over a flat buffer of parameters and one of their gradients, with mechanics around the rule.
 
-    A step whose gradient is not finite changes nothing.
+    The trainable parameters of the model and their gradients are views of these buffers. A step whose gradient is not finite
+    changes nothing and is counted; only `count_skipped` waits for the device. If an optimiser is copied or pickled together
+    with its model, the copy updates the copied model.
+    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device.
+    Raises: ValueError if no parameter requires a gradient.
     Attributes: ranks: the processes over which the gradient of a step is averaged, before all limits. is_plain: whether all
       of `mechanics` is off, so that a step is that of the rule alone. loss_scale: factor that the next loss must be
       multiplied by, 0-dim; None: no scaling.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float) -> None:
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
+    ) -> None:
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
             raise ValueError(
@@ -142,6 +148,20 @@ class RuleOptimizer:
         self.rule = rule
         self.ranks: Ranks = ALONE
         self._begin_with(Mechanics())
+        self._tie()
+
+    def _tie(self) -> None:
+        """Makes the parameters and their gradients views of the flat buffers, whose values they take."""
+        values = self.cut(self.param)
+        grads = self.cut(self.grad)
+        for name, p in self._named:
+            p.data = values[name]
+            p.grad = grads[name]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes views again, since parameters copied by `copy.deepcopy` or pickle have their own memory and no gradient."""
+        self.__dict__.update(state)
+        self._tie()
 
     def _begin_with(self, mechanics: Mechanics) -> None:
         """Sets the mechanics, and resets moments and counters to their values before the first step."""
@@ -230,6 +250,12 @@ class RuleOptimizer:
         other._begin_with(self.mechanics._replace(average_decay=None))
         return other
 
+    def zero_grad(self) -> None:
+        """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
+        if not self._gathered:
+            self.grad.zero_()
+            self._is_shared = False
+
     def share_gradient(self) -> None:
         """Averages the gradient of the next step over all ranks, once; does nothing while gradients still accumulate."""
         if not self._is_shared and self.upcoming[1]:
@@ -296,8 +322,26 @@ class RuleOptimizer:
         self._is_shared = False
 
     def note_step(self, norm: Tensor) -> None:
-        """Records the norm of the gradient of one step, or of several steps ([n]), for `FlatOptimizer.count_skipped`."""
+        """Records the norm of the gradient of one step, or of several steps ([n]), for `count_skipped`."""
         self._norms.append(norm)
+
+    def count_skipped(self, limit: int) -> int:
+        """Number of steps skipped so far. Waits for the device, so call it once per rollout.
+
+        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; with a loss scale, only once the
+          scale cannot be lowered any more.
+        """
+        norms = [norm.reshape(-1) for norm in self._norms]
+        for finite in torch.cat(norms).isfinite().tolist() if norms else []:
+            self.n_skipped += not finite
+            if finite:
+                self._n_in_row = 0
+            else:
+                self._n_in_row += 1
+        self._norms.clear()
+        if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
+            raise self.not_finite_error()
+        return self.n_skipped
 
     def not_finite_error(self) -> NonFiniteGradientError:
         """The error for too many skipped steps in a row; names the first parameter whose gradient is not finite."""
@@ -333,59 +377,6 @@ class RuleOptimizer:
             x.copy_(state[name] if name in state else begun[name])
         self.n_skipped = state['n_skipped']
         self._n_in_row = state['n_in_row']
-
-
-class FlatOptimizer(RuleOptimizer):
-    """An optimiser of a model, whose trainable parameters and their gradients are views of its flat buffers.
-
-    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. If an
-    optimiser is copied or pickled together with its model, the copy updates the copied model.
-    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device.
-    Raises: ValueError if no parameter requires a gradient.
-    """
-
-    def __init__(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
-    ) -> None:
-        super().__init__(named_parameters, rule, lr)
-        self._tie()
-
-    def _tie(self) -> None:
-        """Makes the parameters and their gradients views of the flat buffers, whose values they take."""
-        values = self.cut(self.param)
-        grads = self.cut(self.grad)
-        for name, p in self._named:
-            p.data = values[name]
-            p.grad = grads[name]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes views again, since parameters copied by `copy.deepcopy` or pickle have their own memory and no gradient."""
-        self.__dict__.update(state)
-        self._tie()
-
-    def zero_grad(self) -> None:
-        """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
-        if not self._gathered:
-            self.grad.zero_()
-            self._is_shared = False
-
-    def count_skipped(self, limit: int) -> int:
-        """Number of steps skipped so far. Waits for the device, so call it once per rollout.
-
-        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; with a loss scale, only once the
-          scale cannot be lowered any more.
-        """
-        norms = [norm.reshape(-1) for norm in self._norms]
-        for finite in torch.cat(norms).isfinite().tolist() if norms else []:
-            self.n_skipped += not finite
-            if finite:
-                self._n_in_row = 0
-            else:
-                self._n_in_row += 1
-        self._norms.clear()
-        if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
-            raise self.not_finite_error()
-        return self.n_skipped
 
 
 class FlatAdam(FlatOptimizer):

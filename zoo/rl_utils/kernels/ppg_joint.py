@@ -14,9 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels import columns_of, layout_of
-from zoo.rl_utils.kernels.tiles import choice_kl, gaussian_kl, group_bounds, load_weight
 from zoo.rl_utils.kernels.launch import Tiling, add_programs, as_rows, bounds, counter, custom_op, flat, scalars
 from zoo.rl_utils.kernels.ppo_value import value_terms
+from zoo.rl_utils.kernels.tiles import choice_kl, gaussian_kl, group_bounds, load_weight
 
 
 def apply(

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels import columns_of, layout_of, part_name
+from zoo.rl_utils.kernels.launch import Tiling, add_programs, as_rows, bounds, counter, custom_op, flat, scalars
 from zoo.rl_utils.kernels.tiles import (
     choice_terms,
     choice_terms_grad,
@@ -28,7 +29,6 @@ from zoo.rl_utils.kernels.tiles import (
     group_bounds,
     load_weight,
 )
-from zoo.rl_utils.kernels.launch import Tiling, add_programs, as_rows, bounds, counter, custom_op, flat, scalars
 
 _MAX_LOG_RATIO = tl.constexpr(88.0)  # these two as in zoo.rl_utils.ppo
 _MIN_WEIGHT = tl.constexpr(1e-30)

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from zoo.rl_utils.kernels.tiles import load_weight
 from zoo.rl_utils.kernels.launch import Tiling, add_programs, counter, custom_op, flat
+from zoo.rl_utils.kernels.tiles import load_weight
 
 
 def apply(
