@@ -46,7 +46,7 @@ def total(data: Data, **options: Any) -> Tensor:
 
 
 def distribution(logit: Any) -> Distribution:
-    """torch's distribution of a logit; a mapping with 'loc' is the one of test_own_distribution.py."""
+    """torch's distribution of a logit; a mapping with 'loc' is the one of test_distribution_own.py."""
     if isinstance(logit, Tensor):
         return Categorical(logits=logit)
     kind = Laplace if 'loc' in logit else Normal

@@ -1,6 +1,6 @@
 """FlatAdam against torch.optim.Adam and clip_grad_norm_, and steps whose gradient is not finite.
 
-Other rules are in test_update_rules.py. test_mechanics.py tests limits, accumulation, average and loss scale, and the
+Other rules are in test_update_rules.py. test_optimizer_mechanics.py tests limits, accumulation, average and loss scale, and the
 features common to all rules: copies, siblings, state.
 """
 

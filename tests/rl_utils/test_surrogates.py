@@ -1,4 +1,4 @@
-"""Every registered surrogate: gain and slope by hand, at and beyond the clip; its contract is in test_elementwise.py."""
+"""Every registered surrogate: gain and slope by hand, at and beyond the clip; its contract is in test_surrogates_contract.py."""
 
 from __future__ import annotations
 

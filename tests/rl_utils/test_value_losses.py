@@ -1,4 +1,4 @@
-"""Every registered value loss by hand; histograms of returns. test_elementwise.py has the contract of all functions."""
+"""Every registered value loss by hand; histograms of returns. test_surrogates_contract.py has the contract of all functions."""
 
 from __future__ import annotations
 
