@@ -51,6 +51,19 @@ def test_counters_are_the_sum_of_what_each_rank_added() -> None:
     assert on_ranks(work) == [[(221, 5, 2, 164), (348, 10, 4, 228)]] * 2
 
 
+def test_samples_of_each_of_several_learners_are_added_up() -> None:
+    def work(ranks: Ranks) -> list[int]:
+        own = parts()
+        own.learners['prey'] = SimpleNamespace(n_sample=1000)
+        counted = agreement(ranks, own)
+        own.learners[''].n_sample += 32
+        own.learners['prey'].n_sample += 5 + ranks.rank
+        counted.count()
+        return [learner.n_sample for learner in own.learners.values()]
+
+    assert on_ranks(work) == [[64, 1011]] * 2  # 32 + 32; 1000 of both ranks + 5 + 6
+
+
 def test_counters_that_a_resume_sets_are_not_counted_twice() -> None:
     def work(ranks: Ranks) -> int:
         own = parts()

@@ -22,7 +22,15 @@ from zoo.env import EnvError
 from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
-from zoo.run.checkpoint.manager import CheckpointManager, SaveError, of_rank, rank_file, save_own
+from zoo.run.checkpoint.manager import (
+    CheckpointManager,
+    LearnerFile,
+    SaveError,
+    learner_file,
+    of_rank,
+    rank_file,
+    save_own,
+)
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.policy_file import load_policy
@@ -244,6 +252,31 @@ def test_files_are_removed_with_their_step_and_without_it(tmp_path: Path) -> Non
     saved(tmp_path, [192])
     assert names(tmp_path) == [f'step_000000{n}{part}.safetensors' for n in (128, 192) for part in ('.rank_1', '')]
     assert load_checkpoint(tmp_path).path.name == 'step_000000192.safetensors'
+
+
+def test_each_learner_has_a_file_and_one_for_the_samples_of_each_further_rank(tmp_path: Path) -> None:
+    def work(ranks: Ranks) -> None:
+        prey = LearnerFile(state_of(ranks.rank + 7), {'rank_num': 2})
+        manager = CheckpointManager(tmp_path, CheckpointConfig(keep_last=1), ranks=ranks)
+        for step in (64, 128):
+            manager.save(step, state_of(ranks.rank), {'rank_num': 2}, {'prey': prey})
+            ranks.gather(None)
+
+    on_ranks(work, 2)
+    parts = ('.prey.rank_1', '.prey', '.rank_1', '')
+    assert names(tmp_path) == [f'step_000000128{part}.safetensors' for part in parts]
+    prey = load_checkpoint(learner_file(tmp_path / 'checkpoints' / 'step_000000128.safetensors', 'prey'))
+    found = on_ranks(lambda ranks: of_rank(prey, ranks, ranks.size))
+    assert [samples(each) for each in found] == [[7, 7, 7], [8, 8, 8]]
+
+
+def test_main_file_is_written_after_those_of_other_learners(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, CheckpointConfig())
+    main = tmp_path / 'checkpoints' / 'step_000000064.safetensors'
+    learner_file(main, 'prey').mkdir(parents=True)  # a folder: no file can replace it
+    with pytest.raises(SaveError, match='no other one is saved'):
+        manager.save(64, state_of(0), {}, {'prey': LearnerFile(state_of(1), {})})
+    assert not main.exists()
 
 
 def test_ranks_without_samples_write_no_files(tmp_path: Path) -> None:
