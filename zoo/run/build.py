@@ -342,14 +342,18 @@ class RunBuilder:
         if checkpoint is not None:
             last = checkpoint.path, job.env_step
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
-        keeps_best = cfg.checkpoint.keep_best and leads
-        self._checkpoints = Checkpoints(save_best if keeps_best else None)
+        self._checkpoints = Checkpoints(save_best, keeps_best=cfg.checkpoint.keep_best and leads)
         self.observers = self._in_order()
 
     def _open_log(self, job: RunView) -> Logger:
         """Opens the log of the run; ranks above 0 write nothing."""
         cfg = self._cfg
-        section = cfg.logger if self._leads else LoggerConfig(console='off')
+        section = cfg.logger
+        if not self._leads:
+            section = LoggerConfig(console='off')
+        restore: Callable[[], bool] = _restores_nothing
+        if self._folder is not None:
+            restore = self._folder.restore
         with refuse_unwritable(job.run_dir):
             log = Logger(
                 job.run_dir,
@@ -357,7 +361,7 @@ class RunBuilder:
                 cfg.exp_name,
                 cfg.max_env_step,
                 job.env_step,
-                restore=_restores_nothing if self._folder is None else self._folder.restore,
+                restore=restore,
                 run_cfg=cfg,
                 sinks=self._sinks,
             )
@@ -506,7 +510,9 @@ def _make_evaluators(
     policies = {name: learner.policy for name, learner in learners.items()}
     evaluators = {}
     for name, env in envs.items():
-        where = 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}'
+        where = f'policy.eval.sets.{name}'
+        if name == MAIN:
+            where = 'policy.eval.env'
         roster.check_evaluation_env(policies, env, where)
         evaluators[name] = roster.evaluator(
             env,

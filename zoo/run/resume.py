@@ -348,11 +348,12 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
 class Checkpoints(Observer):
     """Saves a run every checkpoint.freq env steps, and its policy at each best evaluation.
 
-    Args: save_best: writes the best policy; None: this process does not write it.
+    Args: save_best: writes the best policy; keeps_best: whether this process writes it.
     """
 
-    def __init__(self, save_best: Callable[[], Path] | None) -> None:
+    def __init__(self, save_best: Callable[[], Path], keeps_best: bool) -> None:
         self._save_best = save_best
+        self._keeps_best = keeps_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         best = job.progress.best_return
@@ -363,7 +364,7 @@ class Checkpoints(Observer):
     def keep_best(self, progress: Progress) -> None:
         """Keeps the current policy as the best one; a failed write is a warning."""
         progress.best_return = progress.last_return
-        if self._save_best is not None:
+        if self._keeps_best:
             or_warn(self._save_best)
 
     def after_round(self, job: RunView) -> None:
