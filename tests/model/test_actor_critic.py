@@ -12,8 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import prune
-from torch.nn.utils.parametrizations import spectral_norm
 
 from zoo.config.section import validate
 from zoo.core.errors import UserError
@@ -23,7 +21,6 @@ from zoo.model import PPG, VAC, PPGConfig, RecurrentPPG, RecurrentVAC, VACConfig
 from zoo.model.check import critic_names
 from zoo.model.encoder import MLP
 from zoo.model.inputs import OneHot
-from zoo.model.layers import Layers
 from zoo.rl_utils import Categorical, Gaussian
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -164,19 +161,6 @@ def test_networks_and_heads_are_the_layers_written_out(activation: str) -> None:
     assert 'policy_head.weight' in plain and 'value_head.layer.weight' in plain
 
 
-def test_layer_norm_stands_before_each_activation() -> None:
-    layers: Any = Layers(4, [5, 6], 'silu', layer_norm=True)
-    x = y = observe(VECTOR, 6)
-    for layer, norm in zip(layers.layers, layers.norms, strict=True):
-        with torch.no_grad():
-            norm.weight.uniform_(0.5, 2)
-            norm.bias.uniform_(-1, 1)
-        y = y @ layer.weight.T + layer.bias
-        y = (y - y.mean(-1, keepdim=True)) / (y.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
-        y = F.silu(y * norm.weight + norm.bias)
-    torch.testing.assert_close(layers(x), y)
-
-
 def test_the_model_has_the_distribution_and_the_head_of_its_actions() -> None:
     assert type(make().dist) is Categorical and make().dist.n_param == 3
     assert type(make(action_space=box(2)).dist) is Gaussian
@@ -195,17 +179,6 @@ def test_each_stage_runs_once_per_pass(arch: str) -> None:
         getattr(model, name).register_forward_hook(lambda *args, name=name: calls.append(name))
     model.compute_aux(observe(VECTOR, 6))
     assert sorted(calls) == sorted(stages)
-
-
-@pytest.mark.parametrize('change', [prune.l1_unstructured, prune.identity, lambda layer, name: spectral_norm(layer)])
-def test_layers_that_are_pruned_or_parametrised_compute_with_what_they_have_become(change: Any) -> None:
-    layers, x = Layers(4, [8, 8], 'tanh'), observe(VECTOR, 6)
-    for layer in layers.layers:
-        for name in ('weight', 'bias'):
-            change(layer, name, **({'amount': 0.5} if change is prune.l1_unstructured else {}))
-    layers.eval()
-    first, second = layers.layers
-    assert torch.equal(layers(x), second(first(x).tanh()).tanh())  # each module's own call
 
 
 @pytest.mark.parametrize('value, arch', [(False, 'dual'), ('off', 'dual'), (True, 'shared'), ('both', 'shared')])

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from tests.policy.test_device import Crossings
-from tests.rl_utils.distribution_cases import CASES, CPU, generator
+from tests.rl_utils.distribution_cases import CASES
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
 from zoo.rl_utils.distribution import Bounds, from_logits
-from zoo.rl_utils.distributions.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
 
 
 def log(*p: float) -> Tensor:
@@ -86,86 +85,7 @@ def test_numbers_by_hand(dist, function, args, number):
 # ---- categorical
 
 
-def test_categorical_gradients_by_hand():
-    # p = (.25, .75), action 0, H = .562335. d logp / d logit = (1 - .25, -.75);
-    # d H / d logit_j = -p_j (ln p_j + H): -.25 * (-1.386294 + .562335) = .205990 and
-    # -.75 * (-.287682 + .562335) = -.205990;  d KL(q || p) / d logit = p - q
-    dist, logit = Categorical(2), log(0.25, 0.75).requires_grad_()
-    for result, want in (
-        (dist.log_prob(logit, torch.tensor(0)), [0.75, -0.75]),
-        (dist.entropy(logit), [0.205990, -0.205990]),
-        (dist.kl(log(0.5, 0.5), logit), [-0.25, 0.25]),
-    ):
-        assert torch.autograd.grad(result, logit)[0].tolist() == pytest.approx(want, abs=1e-6)
-
-
-def test_categorical_mode_is_the_likeliest_choice():
-    assert Categorical(3).mode(torch.tensor([[0.1, 3.0, 2.0], [5.0, -torch.inf, 4.0]])).tolist() == [1, 0]
-
-
-def test_categorical_sample_frequencies_match_the_probabilities():
-    p = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.01, 0.0, 0.09, 0.9]])
-    n, dist = 40_000, Categorical(4)
-    action = dist.sample(p.log() + 3, dist.noise((n, 2), generator(3), CPU))
-    assert action.shape == (n, 2) and action.dtype == torch.int64
-    for row in range(2):
-        count = torch.bincount(action[:, row], minlength=4)
-        possible = p[row] > 0
-        assert count[~possible].sum() == 0  # a logit of -inf is never drawn
-        chi_square = ((count - n * p[row]).square() / (n * p[row]))[possible].sum()
-        assert chi_square < 25  # 3 degrees of freedom (2 in the second row): exceeded once in 60,000 seeds
-
-
-def test_categorical_rows_and_steps_are_drawn_independently():
-    # two fair coins agree in half of n steps, and so does one coin with its next step: n/2 +- 5 * sqrt(n)/2
-    n, dist = 20_000, Categorical(2)
-    action = dist.sample(torch.zeros(2, 2), dist.noise((n, 2), generator(0), CPU))
-    bound = 2.5 * math.sqrt(n)
-    assert abs(int((action[:, 0] == action[:, 1]).sum()) - n / 2) < bound
-    assert abs(int((action[1:, 0] == action[:-1, 0]).sum()) - n / 2) < bound
-
-
 # ---- Gaussian
-
-
-@pytest.mark.parametrize('state_dependent_std', [False, True])
-@pytest.mark.parametrize('low, high', [(LOG_STD_MIN, LOG_STD_MAX), (-3.0, -0.5)])
-def test_gaussian_head_starts_with_the_given_deviation_and_keeps_it_in_bounds(state_dependent_std, low, high):
-    options = {'state_dependent_std': state_dependent_std, 'log_std_init': -1.0}
-    if (low, high) != (LOG_STD_MIN, LOG_STD_MAX):  # else the defaults
-        options |= {'log_std_min': low, 'log_std_max': high}
-    head = Gaussian(2).make_head(4, options)
-    sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
-    torch.testing.assert_close(sigma, torch.full((3, 2), math.exp(-1)))
-    free = head.log_std_layer.bias if state_dependent_std else head.log_std
-    for value, bound in ((-99.0, low), (99.0, high)):
-        torch.nn.init.constant_(free, value)
-        sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
-        torch.testing.assert_close(sigma, torch.full((3, 2), math.exp(bound)))
-
-
-def test_log_std_has_a_gradient_on_its_bounds_and_none_beyond_them():
-    log_std = torch.tensor([-3.5, -3.0, -1.0, 0.5, 0.75], requires_grad=True)
-    bounded = bounded_log_std(log_std, -3.0, 0.5)
-    bounded.sum().backward()
-    assert bounded.tolist() == [-3.0, -3.0, -1.0, 0.5, 0.5] and log_std.grad.tolist() == [0, 1, 1, 1, 0]
-
-
-@pytest.mark.parametrize('log_std_min, log_std_max', [(-1.0, 2.0), (-10.0, -3.0), (1.0, 0.0)])
-def test_gaussian_head_that_would_start_outside_its_bounds_is_refused(log_std_min, log_std_max):
-    options = {'log_std_init': -2.0, 'log_std_min': log_std_min, 'log_std_max': log_std_max}
-    wanted = (
-        f'log_std_init is -2.0 but must lie between log_std_min {log_std_min} and log_std_max {log_std_max}; change'
-    )
-    with pytest.raises(UserError, match=wanted):
-        Gaussian(2).make_head(4, options)
-
-
-def test_gaussian_head_has_the_parameter_names_of_old_checkpoints():
-    names = {name for name, _ in Gaussian(2).make_head(4, {}).named_parameters()}
-    assert names == {'mu.weight', 'mu.bias', 'log_std'}
-    names = {name for name, _ in Gaussian(2).make_head(4, {'state_dependent_std': True}).named_parameters()}
-    assert names == {'mu.weight', 'mu.bias', 'log_std_layer.weight', 'log_std_layer.bias'}
 
 
 # ---- from a space, and from a user's logits

@@ -4,10 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from zoo.rl_utils import ActionDist, gae_data, ppg_data, ppo_policy_data, ppo_value_data
+from zoo.rl_utils import (
+    ActionDist,
+    Categorical,
+    Gaussian,
+    MultiCategorical,
+    gae_data,
+    ppg_data,
+    ppo_policy_data,
+    ppo_value_data,
+)
+
+BFLOAT16 = dict(dtype=torch.bfloat16)
+DISTS = [Categorical(5), Gaussian(3), MultiCategorical((3, 4))]
+each_dist = pytest.mark.parametrize('dist', DISTS, ids=lambda dist: dist.name)
+MANY = MultiCategorical((5, 1, 33, 2, 7))
+
+# One row; several tiles; more than one program; rows wider than a tile; masks of new and of old; choices of one option; 300
+# choices, which are computed 256 at a time; choices that are computed one at a time; a game's choices
+CASES: list[tuple[ActionDist, tuple[int, ...], dict[str, Any]]] = [
+    *((kind(1), (1,), {}) for kind in (Categorical, Gaussian)),
+    *((kind(3), (7,), {}) for kind in (Categorical, Gaussian)),
+    *((kind(2), (600,), {}) for kind in (Categorical, Gaussian)),
+    *((kind(18), (5, 3), dict(weight=True)) for kind in (Categorical, Gaussian)),
+    *((kind(18), (5, 3), dict(BFLOAT16, weight=True)) for kind in (Categorical, Gaussian)),
+    *((kind(5), (2, 3, 4), {}) for kind in (Categorical, Gaussian)),
+    *((kind(130), (9,), BFLOAT16) for kind in (Categorical, Gaussian)),
+    *((kind(4100), (3,), {}) for kind in (Categorical, Gaussian)),
+    (Categorical(1), (21,), dict(masked='both', weight=True)),
+    *((Categorical(5), (21,), dict(masked=masked, weight=masked == 'old')) for masked in ('new', 'old', 'both')),
+    (Categorical(130), (9,), dict(masked='both', weight=True)),
+    (MultiCategorical((2, 1)), (1,), {}),
+    (MultiCategorical((3, 2)), (7,), dict(masked='both')),
+    (MultiCategorical((4, 3)), (9,), dict(masked='new')),
+    (MANY, (5, 3), dict(weight=True)),
+    (MANY, (5, 3), dict(BFLOAT16, masked='both', weight=True)),
+    (MultiCategorical((18,)), (7,), dict(BFLOAT16, masked='both')),
+    (MultiCategorical((2,) * 300), (3,), dict(masked='both')),
+    (MultiCategorical((300, 3, 257)), (2, 2), dict(weight=True)),
+    (MultiCategorical((6, 4, 4, 4, 4, 7, 49)), (9,), dict(masked='both')),
+    (MultiCategorical((3, 3)), (150,), {}),
+]
+each_case = pytest.mark.parametrize(
+    'dist, lead, options',
+    CASES,
+    ids=[f'{dist.name} {dist.n_param} {lead} {" ".join(map(str, options.values()))}' for dist, lead, options in CASES],
+)
 
 
 def policy_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 0, **options: Any) -> ppo_policy_data:

@@ -65,3 +65,8 @@ def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = t
     for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
         rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2**-6
         torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Whether all results have the same bits."""
+    return all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
