@@ -38,11 +38,12 @@ from report import (
     versions_line,
     write_json,
 )
-from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting
+from zoo.backend.executor import Eager, ForwardActing, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
+from zoo.backend.step import LossSpec, StepNumbers, StepPlan
 from zoo.backend.trace import compile_function
 from zoo.env import EnvConfig, make_vector_env
-from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
+from zoo.policy.ppo import ppo_step
 from zoo.rl_utils import Categorical, FlatAdam
 
 CPU = torch.device('cpu')
@@ -95,8 +96,9 @@ def updates(n_row: int) -> dict[str, Any]:
     def make(kind: type[Eager]) -> Any:
         model = Towers()
         executor: Eager = kind(model, dist)
-        optimizers, numbers = [FlatAdam(model.named_parameters(), lr=3e-4)], PolicyNumbers(entropy_weight=0.01)
-        return lambda _: executor.run(ppo_step, optimizers, data, numbers)
+        optimizers = [FlatAdam(model.named_parameters(), lr=3e-4)]
+        numbers = StepNumbers(entropy_weight=0.01)
+        return lambda _: executor.run(ppo_step, optimizers, data, LossSpec(), numbers)
 
     return {'eager': make(Eager), 'compiled': make(GraphExecutor), 'n': 16}
 

@@ -43,7 +43,7 @@ MAP, RESULTS = REPO / 'build' / 'mutants_map.json', REPO / 'benchmarks' / 'resul
 SUBJECTS = tuple(
     os.environ.get(
         'MUTANTS_SUBJECTS',
-        'rl_utils policy/samples.py policy/gradient_steps.py worker/collector.py buffer run/checkpoint config',
+        'rl_utils policy/samples.py policy/ppo.py policy/passes.py worker/collector.py buffer run/checkpoint config',
     ).split()
 )
 ERRORS = REPO / 'benchmarks' / 'errors.yaml'

@@ -48,11 +48,10 @@ class Chain(UpdateOption):
         if learn.adv_norm == 'off':  # most of |policy_loss| may then be the mean advantage, which no step can change
             yield "option 'chain' follows the size of the policy loss but adv_norm is 'off'; use adv_norm=minibatch"
 
-    def attach_learn(self, policy):
+    def fill(self, update, policy):
         self.policy, self.stream = policy, torch_generator(policy.seed, 'chain', policy.device)
         self.previous = copy.deepcopy(policy.model, {id(x): x for x in policy.model.buffers()})  # buffers are shared
-        fixed = policy.objective.fixed
-        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
+        update.around_forward.append(lambda forward: partial(self.forward, forward))
 
     def before_update(self, batch):
         policy, self.obs = self.policy, batch['obs']

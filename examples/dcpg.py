@@ -7,8 +7,8 @@ V_old is the critic's value before the update. The auxiliary head of the model i
 
 from zoo import PHASE_REGISTRY, serial_pipeline
 from zoo.policy import PPGPolicy
-from zoo.policy.gradient_steps import descend, value_loss_terms
 from zoo.policy.ppg import Phase
+from zoo.policy.ppo import descend, value_loss_terms
 from zoo.rl_utils.ppo import added, loss_mean
 
 

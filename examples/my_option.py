@@ -28,10 +28,10 @@ class Centering(UpdateOption):
         if policy.cfg.learn.reward_norm:
             yield "option 'centering' and policy.learn.reward_norm both say how rewards count; leave one of them out"
 
-    def attach(self, policy):
+    def fill(self, update, policy):
         self.ranks = policy.run.ranks
         self.mean = self.mean.to(policy.device)
-        policy.samples.scaled_reward = self.centered
+        update.reward_scale.fill(self, self.centered)  # refused where reward_norm fills it too
 
     def centered(self, data, weight):  # rewards [T, B] of a rollout; weights of mean 1 over all ranks, or None
         reward = data['reward']

@@ -35,9 +35,9 @@ class Features(UpdateOption):
         if 'pfo' not in [penalty.name for penalty in policy.objective.penalties]:
             yield "option 'pfo' is given but policy.learn.penalties has no 'pfo'; add {type: pfo, weight: 1.0}"
 
-    def attach(self, policy):
-        self.model, fixed = policy.model, policy.objective.fixed
-        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
+    def fill(self, update, policy):
+        self.model = policy.model
+        update.around_forward.append(lambda forward: partial(self.forward, forward))
 
     def phi(self, obs):  # [N, O] -> [N, F]
         encoder, x = self.model.actor_encoder, self.model.input(obs)

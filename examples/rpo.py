@@ -31,25 +31,23 @@ class RPO(UpdateOption):
         if policy.dist.name not in ('gaussian', 'squashed_gaussian'):
             yield f"option 'rpo' shifts the mean of a Gaussian but the actions are {policy.dist.name}; leave it out"
 
-    def attach_learn(self, policy):
-        fixed, self.generator = policy.objective.fixed, torch_generator(policy.seed, 'rpo', policy.device)
-        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
-        policy.passes.steps = partial(self.steps, policy, policy.passes.steps)
+    def fill(self, update, policy):
+        self.seed, self.rank = policy.seed, policy.run.ranks.rank
+        self.generator = torch_generator(policy.seed, 'rpo', policy.device)
+        update.each_pass.fill(self, self.shifted)
+        update.around_forward.append(lambda forward: partial(self.forward, forward))
 
-    def steps(self, policy, steps, step, optimizers, plan, numbers):  # of one or more passes
-        if not hasattr(numbers, 'surrogate'):  # steps of the critic, or of an auxiliary phase
-            return steps(step, optimizers, plan, numbers)
-        found, (mu, sigma) = [], plan.columns['logit'].chunk(2, -1)
-        for order in plan.order.split(1):
-            stream = reseed(self.generator, policy.seed, 'rpo', policy.run.ranks.rank, policy.passes.train_iter)
-            z = torch.empty_like(mu).uniform_(-self.alpha, self.alpha, generator=stream)
-            columns = {**plan.columns, 'shift': torch.cat((z, torch.zeros_like(sigma)), -1)}
-            found.append(steps(step, optimizers, plan._replace(columns=columns, order=order), numbers))
-        return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+    def shifted(self, columns, train_iter):  # of one pass, [N, ...]; train_iter: gradient steps before it
+        mu, sigma = columns['logit'].chunk(2, -1)
+        stream = reseed(self.generator, self.seed, 'rpo', self.rank, train_iter)
+        z = torch.empty_like(mu).uniform_(-self.alpha, self.alpha, generator=stream)
+        return {**columns, 'shift': torch.cat((z, torch.zeros_like(sigma)), -1)}
 
     def forward(self, forward, model, method, minibatch):  # -> outputs of the model by name, minibatch as rows
         output, rows = forward(model, method, minibatch)
-        return ({**output, 'logit': output['logit'] + rows['shift']} if 'shift' in rows else output), rows
+        if 'shift' in rows and 'logit' in output:
+            output = {**output, 'logit': output['logit'] + rows['shift']}
+        return output, rows
 
 
 learn = dict(learning_rate=1e-3, options=[dict(type='rpo', alpha=0.5)])

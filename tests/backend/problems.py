@@ -18,8 +18,8 @@ from zoo.core.data import map_tensors
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
-from zoo.policy.gradient_steps import policy_step, ppo_step
 from zoo.policy.ppg import aux_step, value_step
+from zoo.policy.ppo import policy_step, ppo_step
 from zoo.rl_utils import FlatAdam, make_dist
 
 CPU = torch.device('cpu')
@@ -176,7 +176,7 @@ class Problem:
         data = StepPlan(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
         executor, numbers = make(model, self.dist), self.case.numbers
         passes = numbers if isinstance(numbers, list) else [numbers]
-        found = [executor.run(self.step, optimizers, data, each) for each in passes]
+        found = [executor.run(self.step, optimizers, data, *each) for each in passes]
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         return Result(dict(model.named_parameters()), optimizers, metrics)
 

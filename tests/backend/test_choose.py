@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import zoo.backend.native.executor
 from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Case, Problem
 from tests.policy_envs import TWO_ACTIONS, make_policy
+from tests.step_parts import PolicyNumbers, ValueNumbers
 from zoo.backend import trace
 from zoo.backend.choose import WORTH_STEPS, ExecutorRequest, Named, choose_executor, env_compiler
 from zoo.backend.executor import forward_rows
@@ -30,10 +31,8 @@ from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from zoo.model import VAC, VACConfig
-from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.options.off_policy_correction import ProximalLoss
 from zoo.policy.options.passes import ForwardInPrecision
-from zoo.policy.ppg import ValueNumbers
 from zoo.rl_utils import Categorical, Gaussian, make_dist
 from zoo.run.config import resolve_config
 
@@ -252,28 +251,28 @@ def test_two_penalties_are_more_than_c_takes() -> None:
 
 def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:
     numbers = PolicyNumbers(value_loss=value_loss('two_hot'))
-    assert knows_components(Kind.POLICY, numbers) and not knows_components(Kind.PPO, numbers)
-    assert not knows_components(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
-    assert knows_components(Kind.AUX, ValueNumbers())
-    assert not knows_components(Kind.PPO, PolicyNumbers(policy_loss=ProximalLoss(None)))
-    assert not knows_components(Kind.AUX, ValueNumbers(forward=ForwardInPrecision('bf16', forward_rows)))
+    assert knows_components(Kind.POLICY, numbers.loss) and not knows_components(Kind.PPO, numbers.loss)
+    assert not knows_components(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')).loss)
+    assert knows_components(Kind.AUX, ValueNumbers().loss)
+    assert not knows_components(Kind.PPO, PolicyNumbers(proximal=ProximalLoss(None)).loss)
+    assert not knows_components(Kind.AUX, ValueNumbers(forward=ForwardInPrecision('bf16', forward_rows)).loss)
 
 
 def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_clip_ratio() -> None:
     asymmetric = surrogate({'type': 'asymmetric_clip', 'high': 0.4})
-    found = step_spec(Kind.PPO, True, PolicyNumbers(0.1, surrogate=asymmetric, value_loss=value_loss('clip')))
+    found = step_spec(Kind.PPO, True, *PolicyNumbers(0.1, surrogate=asymmetric, value_loss=value_loss('clip')))
     assert found[:2] == (Kind.PPO, True)
     assert (found.surrogate, found.clip_low, found.clip_high) == (Surrogate.CLIP, 0.1, 0.4)
     assert (found.value_loss, found.value_range) == (ValueLoss.CLIPPED_VALUE, 0.1)
     for name, option, limit in (('clip', 'range', 0.7), ('error_clip', 'range', 4.0), ('huber', 'delta', 2.0)):
         numbers = ValueNumbers(0.1, value_loss=value_loss({'type': name, option: limit}))
-        assert step_spec(Kind.VALUE, False, numbers).value_range == limit
-    assert step_spec(Kind.VALUE, False, numbers).value_loss == ValueLoss.HUBER
+        assert step_spec(Kind.VALUE, False, *numbers).value_range == limit
+    assert step_spec(Kind.VALUE, False, *numbers).value_loss == ValueLoss.HUBER
     penalised = PolicyNumbers(entropy_weight=0.02, surrogate=surrogate('spo'), terms=(KL,), term_weights=(0.3,))
-    found = step_spec(Kind.POLICY, False, penalised)
+    found = step_spec(Kind.POLICY, False, *penalised)
     assert (found.surrogate, found.kl_penalty, found.entropy_weight) == (Surrogate.SPO, 0.3, 0.02)
-    assert step_spec(Kind.POLICY, False, PolicyNumbers()).kl_penalty is None
-    assert step_spec(Kind.AUX, False, ValueNumbers(bc_weight=2.5)).bc_weight == 2.5
+    assert step_spec(Kind.POLICY, False, *PolicyNumbers()).kl_penalty is None
+    assert step_spec(Kind.AUX, False, *ValueNumbers(bc_weight=2.5)).bc_weight == 2.5
 
 
 # --- the library

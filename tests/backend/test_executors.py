@@ -33,6 +33,7 @@ from tests.backend.problems import (
     Result,
     space_of,
 )
+from tests.step_parts import PolicyNumbers, ValueNumbers
 from zoo.backend.choose import ExecutorRequest, choose_executor
 from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
@@ -44,9 +45,8 @@ from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete
 from zoo.model import PPG, PPGConfig
-from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
 from zoo.policy.options.off_policy_correction import ProximalLoss
-from zoo.policy.ppg import ValueNumbers
+from zoo.policy.ppo import ppo_step
 from zoo.rl_utils import FlatAdam
 
 pytestmark = pytest.mark.usefixtures('native')
@@ -465,12 +465,12 @@ def test_minibatches_of_sequences_normalise_over_all_their_rows_and_of_one_row_a
 
 
 def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
-    """Makes a native executor whose eager fallback appends the numbers of each call to `called`."""
+    """Makes a native executor whose eager fallback appends loss and numbers of each call to `called`."""
 
     class Noting(Eager):
-        def run(self, step: Any, optimizers: Any, data: Any, numbers: Any) -> Any:
-            called.append(numbers)
-            return super().run(step, optimizers, data, numbers)
+        def run(self, step: Any, optimizers: Any, data: Any, loss: Any, numbers: Any) -> Any:
+            called.append((loss, numbers))
+            return super().run(step, optimizers, data, loss, numbers)
 
     return lambda model, dist: NativeExecutor(model, dist, Noting(model, dist))
 
@@ -491,8 +491,8 @@ def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: An
 
 
 @functools.wraps(ppo_step)
-def wrapped(*args: Any) -> Any:
-    return own_step(*args)
+def wrapped(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
+    return own_step(model, dist, optimizers, minibatch, numbers)
 
 
 def with_step(step: Any) -> Callable[[Problem], None]:
@@ -561,7 +561,7 @@ def test_what_native_does_not_know_runs_in_its_fallback(name: str) -> None:
     problem, called = Problem(Case(kind, batch_size=4 if name == 'sequences' else 16, numbers=numbers), n_step=4), []
     change(problem)
     found, want = problem.run(recorder(called)), problem.run(Eager)
-    assert called == [numbers]
+    assert called == [tuple(numbers)]
     assert_equal_parameters(found, want)
     assert_equal_parameters(problem.run(NativeExecutor), want)  # the default fallback is eager too
 
@@ -571,7 +571,7 @@ def test_each_call_decides_again_and_reads_only_what_its_step_does() -> None:
     numbers = [PolicyNumbers(value_loss=SHORT), PolicyNumbers(surrogate=DPO), PLAIN]
     called: list[Any] = []
     Problem(Case('POLICY', numbers=numbers), n_step=4).run(recorder(called))
-    assert called == numbers[1:2]
+    assert called == [tuple(numbers[1])]
 
 
 def test_columns_and_entries_that_no_step_reads_keep_native_from_nothing() -> None:
@@ -613,10 +613,10 @@ def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
     problem = Problem(Case('PPO', numbers=PLAIN), n_step=4)
     model = copy.deepcopy(problem.model)
     executor, data = NativeExecutor(model, problem.dist), StepPlan(problem.columns, problem.order, 16, CPU)
-    executor.run(ppo_step, problem.optimizers(model), data, PLAIN)
+    executor.run(ppo_step, problem.optimizers(model), data, *PLAIN)
     model.actor_encoder.requires_grad_(False)
     before = {name: p.clone() for name, p in model.named_parameters()}
     moving = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    executor.run(ppo_step, [FlatAdam(moving)], data, PLAIN)
+    executor.run(ppo_step, [FlatAdam(moving)], data, *PLAIN)
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name]) == name.startswith(('actor_encoder', 'aux_head')), name

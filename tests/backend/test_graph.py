@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +18,19 @@ from torch import Tensor, nn
 
 from tests.backend.problems import CPU, KL, UNCLIPPED, VALUE_CLIP, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
+from tests.step_parts import PolicyNumbers, ValueNumbers
 from zoo.backend import trace as module
 from zoo.backend.choose import missing_compiler
 from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting, forward_rows
 from zoo.backend.graph import GraphActing, GraphExecutor
+from zoo.backend.step import CLIP, LossSpec, StepNumbers
 from zoo.config.components import make_component
 from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
-from zoo.policy.gradient_steps import CLIP, PolicyNumbers, ppo_step
 from zoo.policy.options.passes import ForwardInPrecision
-from zoo.policy.ppg import ValueNumbers
+from zoo.policy.ppo import ppo_step
 from zoo.policy.sequences import forward_sequences
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
@@ -60,7 +61,7 @@ class Side:
         case = self.problem.case
         order = self.problem.order if order is None else order
         data = StepPlan(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
-        found = self.executor.run(self.problem.step, self.optimizers, data, numbers or case.numbers)
+        found = self.executor.run(self.problem.step, self.optimizers, data, *(numbers or case.numbers))
         for i, optimizer in enumerate(self.optimizers):
             found = found | {f'{name} {i}': x.clone() for name, x in optimizer.buffers.items()}
         return found
@@ -190,7 +191,7 @@ def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_al
     for side, batch_size in ((four, 16), (one, 56)):
         side.executor = make(side.model, side.problem.dist)
         side.executor.run(
-            ppo_step, side.optimizers, StepPlan(columns, order, batch_size, CPU), PolicyNumbers(grad_clip=None)
+            ppo_step, side.optimizers, StepPlan(columns, order, batch_size, CPU), *PolicyNumbers(grad_clip=None)
         )
     assert four.optimizers[0].step_count == one.optimizers[0].step_count == 1
     torch.testing.assert_close(four.optimizers[0].param, one.optimizers[0].param, **CLOSE)
@@ -354,7 +355,7 @@ def train(
     model = copy.deepcopy(model)
     executor, optimizer = make(model, DIST), FlatAdam(model.named_parameters(), lr=3e-3)
     for _ in range(3):
-        executor.run(step, [optimizer], StepPlan(columns or rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())
+        executor.run(step, [optimizer], StepPlan(columns or rows(), torch.arange(16)[None], 8, CPU), *PolicyNumbers())
     return executor, optimizer.param
 
 
@@ -399,19 +400,14 @@ def test_error_of_the_step_itself_is_that_of_the_eager_step(graphs: list[torch.f
         graph.run(columns=columns)
 
 
-class QNumbers(NamedTuple):
-    """The numbers of a user's own step."""
-
-    gamma: float = 0.9
-    double: bool = True
-
-
-def q_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: QNumbers) -> dict[str, Tensor]:
-    """Q-learning step. The critic is the target network, which no optimiser moves; the metrics have their own names."""
+def q_step(
+    model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: LossSpec, numbers: StepNumbers
+) -> dict[str, Tensor]:
+    """Q-learning step; value_weight is gamma. The critic is the target network, which no optimiser moves; the metrics have their own names."""
     with torch.no_grad():
         after = model.compute_critic(minibatch['next_obs'])
-        after = after.max(-1).values if numbers.double else after.mean(-1)
-    error = model.compute_actor(minibatch['obs'])[:, 0] - minibatch['reward'] - numbers.gamma * after
+        after = after.max(-1).values if loss.measure_kl else after.mean(-1)
+    error = model.compute_actor(minibatch['obs'])[:, 0] - minibatch['reward'] - numbers.value_weight * after
     loss = error.square().mean()
     for optimizer in optimizers:
         optimizer.zero_grad()
@@ -440,12 +436,16 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
         steps = []
         for n in range(4):
             data = StepPlan(columns, torch.arange(16)[None], 8, CPU)
-            steps.append(executor.run(q_step, [optimizer], data, QNumbers(0.9 + n / 100, n < 3)))
+            steps.append(
+                executor.run(
+                    q_step, [optimizer], data, LossSpec(measure_kl=n < 3), StepNumbers(value_weight=0.9 + n / 100)
+                )
+            )
             with torch.no_grad():  # the target network follows
                 model.target.weight.copy_(model.online.weight)
         found.append((steps, optimizer.param))
     torch.testing.assert_close(found[0], found[1], **CLOSE)
-    assert len(graphs) == 2  # with and without `double`
+    assert len(graphs) == 2  # with and without measure_kl
 
 
 @pytest.mark.slow
@@ -643,7 +643,7 @@ def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx
         copied = copy.deepcopy(model)
         executor, optimizer = make(copied, copied.dist), FlatAdam(copied.named_parameters(), lr=3e-3)
         for _ in range(3):
-            executor.run(ppo_step, [optimizer], StepPlan(columns, torch.arange(n)[None], 4, CPU), numbers)
+            executor.run(ppo_step, [optimizer], StepPlan(columns, torch.arange(n)[None], 4, CPU), *numbers)
         found.append(optimizer.param)
     assert len(graphs) == 1 and not torch.equal(found[0], torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*found, **CLOSE)

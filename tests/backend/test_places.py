@@ -16,8 +16,8 @@ from zoo.backend.places import PLACES, Name
 from zoo.config.section import validate
 from zoo.core.errors import UserError
 from zoo.model import VAC, VACConfig
-from zoo.policy.gradient_steps import ppo_step, surrogate_loss
 from zoo.policy.options.base import UpdateOption
+from zoo.policy.ppo import ppo_step, surrogate_loss
 from zoo.rl_utils import FlatAdam
 
 pytestmark = pytest.mark.usefixtures('native', 'graphs')
@@ -53,9 +53,9 @@ def forward_hook_on_linear(module: nn.Module, args: Any, output: Tensor) -> Tens
     return 1.5 * output if isinstance(module, nn.Linear) else None
 
 
-def doubled_loss(dist: Any, logit: Tensor, minibatch: Any, numbers: Any) -> Any:
-    loss, rows = surrogate_loss(dist, logit, minibatch, numbers)
-    return 2 * loss, rows
+def doubled_loss(dist: Any, logit: Tensor, minibatch: Any, loss: Any, numbers: Any) -> Any:
+    error, rows = surrogate_loss(dist, logit, minibatch, loss, numbers)
+    return 2 * error, rows
 
 
 def sharper(forward: Callable[..., Any], model: Any, method: str, minibatch: Any) -> Any:
@@ -70,15 +70,43 @@ def drift(dist: Any, output: Any, minibatch: Any) -> Tensor:
 drift.name = 'drift'  # type: ignore[attr-defined]
 
 
-def with_numbers(**fields: Any) -> Callable[[Any], None]:
-    def change(policy: Any) -> None:
-        policy.objective.fixed = policy.objective.fixed._replace(**fields)
+class InLoss:
+    """Replaces a part of the loss: by its slot, or in a policy that is built."""
 
-    return change
+    def __init__(self, name: str, part: Any) -> None:
+        self.name = name
+        self.part = part
+
+    def fill(self, update: Any, option: UpdateOption) -> None:
+        getattr(update, self.name).fill(option, self.part)
+
+    def __call__(self, policy: Any) -> None:
+        policy.loss = policy.loss._replace(**{self.name: self.part})
 
 
-def with_forward(policy: Any) -> None:
-    with_numbers(forward=partial(sharper, policy.objective.fixed.forward))(policy)
+class InForward:
+    def fill(self, update: Any, option: UpdateOption) -> None:
+        update.around_forward.append(lambda forward: partial(sharper, forward))
+
+    def __call__(self, policy: Any) -> None:
+        policy.loss = policy.loss._replace(forward=partial(sharper, policy.loss.forward))
+
+
+class InTerms:
+    def fill(self, update: Any, option: UpdateOption) -> None:
+        update.terms.append(drift)
+
+    def __call__(self, policy: Any) -> None:
+        policy.loss = policy.loss._replace(terms=(drift,))
+        policy._further_weights = (1.0,)
+
+
+class InInputs:
+    def fill(self, update: Any, option: UpdateOption) -> None:
+        update.inputs.append(flipped)
+
+    def __call__(self, policy: Any) -> None:
+        policy.samples.inputs.append(flipped)
 
 
 def own_optimizer_class(policy: Any) -> None:
@@ -106,14 +134,10 @@ def policy_step(policy: Any) -> None:
     policy.step = own_step
 
 
-def input_of_samples(policy: Any) -> None:
-    policy.samples.inputs.append(flipped)
-
-
 def steps_of_passes(policy: Any) -> None:
-    original = policy.passes.steps
-    policy.passes.steps = lambda step, optimizers, plan, numbers: original(
-        step, optimizers, plan._replace(columns=flipped(plan.columns)), numbers
+    original = policy.passes.take
+    policy.passes.take = lambda step, optimizers, plan, *parts: original(
+        step, optimizers, plan._replace(columns=flipped(plan.columns)), *parts
     )
 
 
@@ -124,7 +148,7 @@ def order_of_passes(policy: Any) -> None:
         n = len(columns['adv'])
         return torch.arange(n).remainder(n // 2).expand(n_pass, n).contiguous(), columns
 
-    policy.passes.order_entries = first_half
+    policy.passes.draw = first_half
 
 
 def option_before_update(policy: Any) -> None:
@@ -178,7 +202,7 @@ def method_of_distribution(model: Any) -> None:
 
 
 class Code(NamedTuple):
-    """Code at a place. of: what `put` takes: the model, the policy, or the policy as an option gets it in `attach`."""
+    """Code at a place. of: what `put` takes: the model, or the policy; 'option': it has a method `fill`, too."""
 
     place: str
     of: Literal['model', 'option', 'policy']
@@ -190,18 +214,14 @@ CODE = (
     Code('hook of a parameter', 'model', hook_after_gradient),
     Code('class of an optimizer', 'policy', own_optimizer_class),
     Code('method of an optimizer', 'policy', optimizer_method),
-    Code('numbers.forward', 'option', with_forward),
-    Code('numbers.columns', 'option', with_numbers(columns=lambda model, optimizers, mb, numbers: {'adv': -mb['adv']})),
-    Code('numbers.policy_loss', 'option', with_numbers(policy_loss=doubled_loss)),
+    Code('loss.forward', 'option', InForward()),
     Code(
-        'numbers.surrogate', 'option', with_numbers(surrogate=lambda log_ratio, ratio, adv, clip: 2 * log_ratio * adv)
+        'loss.extra_columns', 'option', InLoss('extra_columns', lambda model, optimizers, mb, loss: {'adv': -mb['adv']})
     ),
-    Code(
-        'numbers.value_loss',
-        'option',
-        with_numbers(value_loss=lambda value, return_, old, clip: (value - return_).abs()),
-    ),
-    Code('numbers.terms', 'option', with_numbers(terms=(drift,), term_weights=(1.0,))),
+    Code('loss.proximal', 'option', InLoss('proximal', doubled_loss)),
+    Code('loss.surrogate', 'option', InLoss('surrogate', lambda log_ratio, ratio, adv, clip: 2 * log_ratio * adv)),
+    Code('loss.value_loss', 'option', InLoss('value_loss', lambda value, return_, old, clip: (value - return_).abs())),
+    Code('loss.terms', 'option', InTerms()),
     Code('hook of a module', 'model', hook_of_module),
     Code('hook of a module', 'model', hook_before_module),
     Code('hook of a module', 'model', backward_hook_of_module),
@@ -210,9 +230,9 @@ CODE = (
     Code('part of the model', 'model', part_of_model),
     Code('method of the distribution', 'model', method_of_distribution),
     Code('policy.step', 'policy', policy_step),
-    Code('samples.inputs', 'option', input_of_samples),
-    Code('passes.steps', 'policy', steps_of_passes),
-    Code('passes.order_entries', 'policy', order_of_passes),
+    Code('samples.inputs', 'option', InInputs()),
+    Code('passes.take', 'policy', steps_of_passes),
+    Code('passes.draw', 'policy', order_of_passes),
     Code('option.before_update', 'policy', option_before_update),
 )
 
@@ -223,11 +243,14 @@ def _no_global_hooks() -> Iterator[None]:
     nn.modules.module._global_forward_hooks.clear()
 
 
-class Attached(UpdateOption):
-    """An option that puts code into an update when it is attached, and names no components."""
+class Filling(UpdateOption):
+    """An option that puts code into an update, and names no components."""
 
-    def __init__(self, put: Callable[[Any], Any]) -> None:
-        self.attach = put  # type: ignore[method-assign]
+    def __init__(self, code: Any) -> None:
+        self.code = code
+
+    def fill(self, update: Any, policy: Any) -> None:
+        self.code.fill(update, self)
 
 
 def learner(executor: str, code: Code | None, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -239,7 +262,7 @@ def learner(executor: str, code: Code | None, monkeypatch: pytest.MonkeyPatch) -
         code.put(model)
     with monkeypatch.context() as patch:
         if code is not None and code.of == 'option':
-            patch.setattr('zoo.policy.actor_critic.options_of', lambda policy: (Attached(code.put),))
+            patch.setattr('zoo.policy.actor_critic.options_of', lambda policy: (Filling(code.put),))
         learn = dict(executor=name, compile='on' if compiled else 'auto', epoch_per_collect=2, batch_size=16)
         policy: Any = ppo(learn, network=model)
     if code is not None and code.of == 'policy':
@@ -315,7 +338,7 @@ def test_steps_without_code_of_a_user_run_in_the_named_executor(
 def test_option_that_sets_forward_without_components_is_named_in_the_log_of_auto(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, batches: list[Any]
 ) -> None:
-    code = next(code for code in CODE if code.place == 'numbers.forward')
+    code = next(code for code in CODE if code.place == 'loss.forward')
     with caplog.at_level('INFO'):
         trained(learner('auto', code, monkeypatch), batches)
     lines = [line for line in caplog.messages if 'updates' in line]

@@ -26,8 +26,8 @@ from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import OPTION_REGISTRY, POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
-from zoo.policy.gradient_steps import Passes
 from zoo.policy.hooks import gradient_ready, listening
+from zoo.policy.passes import Passes
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
@@ -145,7 +145,7 @@ def stratified() -> Iterator[None]:
         n, length = len(first_leaf(columns)), columns['adv' if 'adv' in columns else 'return_'].shape[1:].numel()
         n_row = n if batch_size is None else batch_size // length
         order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
-        passes.order_entries = lambda columns, n_pass, generator: (order, columns)
+        passes.draw = lambda columns, n_pass, generator: (order, columns)
         return own[1](passes, columns, n_pass, batch_size, stream)
 
     def permutations(passes: Passes, n_pass: int, columns: Any, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from zoo.core.data import Metrics
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy import PPOOffPolicy, PPOPolicy
-from zoo.policy.gradient_steps import ppo_step
+from zoo.policy.ppo import ppo_step
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
 

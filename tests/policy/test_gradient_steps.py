@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
+from tests.step_parts import PolicyNumbers, ValueNumbers
+from zoo.backend.step import MSE
 from zoo.config.components import Component
 from zoo.core.spaces import Box
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step, surrogate_loss
-from zoo.policy.ppg import ValueNumbers, aux_step, value_step
+from zoo.policy.ppg import aux_step, value_step
+from zoo.policy.ppo import policy_step, ppo_step, surrogate_loss
 from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from zoo.policy.config import UpdatePrecision
-from zoo.policy.gradient_steps import descend
 from zoo.policy.hooks import gradient_ready, listening
+from zoo.policy.ppo import descend
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.update_rules import SGDRule
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.policy_envs import TWO_ACTIONS, make_policy
+from tests.step_parts import PolicyNumbers
 from zoo.backend.native.bindings import Level, load
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
-from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.metrics import adv_abs_max, explained_variance, over_ranks, summaries, summary, total_loss
 
 # returns 1, 3, 5 have variance 8/3, errors 0, 1, -1 have variance 2/3: the explained variance is 1 - 1/4
@@ -140,7 +140,7 @@ def test_total_loss_counts_penalties_and_drops_terms_of_weight_0() -> None:
     numbers = PolicyNumbers(entropy_weight=0.0, value_weight=0.5, terms=(Penalty(),), term_weights=(2.0,))
     metrics = {'policy_loss': 1.0, 'value_loss': 4.0, 'entropy': np.inf, 'penalty_mine': 0.25}
     tensors = {name: torch.tensor(x) for name, x in metrics.items()}
-    assert total_loss(tensors, numbers).item() == 1.0 + 0.5 * 4.0 + 2.0 * 0.25
+    assert total_loss(tensors, *numbers).item() == 1.0 + 0.5 * 4.0 + 2.0 * 0.25
 
 
 def test_adv_abs_max_is_of_rows_with_a_weight_before_normalisation() -> None:
@@ -167,7 +167,7 @@ def test_ratio_max_of_an_update_is_that_of_its_worst_minibatch(executor: str) ->
 def test_kl_and_ratio_max_leave_every_bit_of_the_parameters(executor: str) -> None:
     def parameters(measures: bool) -> list[torch.Tensor]:
         policy = policy_of(executor, batch_size=16, epoch_per_collect=3, value_loss='clip')
-        policy.objective.fixed = policy.objective.fixed._replace(measure_kl=measures)
+        policy.loss = policy.loss._replace(measure_kl=measures)
         metrics = policy.learn_mode.forward(batch_of(True))
         assert ('kl' in metrics) == ('ratio_max' in metrics) == measures
         return [p.detach().clone() for p in policy.model.parameters()]

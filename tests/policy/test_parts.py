@@ -21,7 +21,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY, PENALTY_REGISTRY
 from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
-from zoo.policy.gradient_steps import shuffle
+from zoo.policy.passes import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 from zoo.run.config import resolve_config
 

@@ -175,8 +175,8 @@ def test_auxiliary_phase_gathers_all_minibatches_at_once_where_the_memory_is_on_
     monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
     policy: Any = ppg()
     to_the_phase(policy, 2)
-    seen, steps = [], policy.passes.steps
-    monkeypatch.setattr(policy.passes, 'steps', lambda *args: seen.append(args[2].gather) or steps(*args))
+    seen, steps = [], policy.passes.take
+    monkeypatch.setattr(policy.passes, 'take', lambda *args: seen.append(args[2].gather) or steps(*args))
     policy.learn_aux()
     assert seen == [True]
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy, take
+from tests.step_parts import PolicyNumbers
 from zoo.config.components import Component
 from zoo.core.data import Rollout
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
-from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
+from zoo.policy.ppo import ppo_step
 from zoo.rl_utils import value_losses
 from zoo.rl_utils.optimizer import FlatOptimizer, NonFiniteGradientError
 from zoo.rl_utils.update_rules import SGDRule

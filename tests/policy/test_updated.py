@@ -21,7 +21,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
 from zoo.policy import Linear, Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy, ScheduleOrZero
-from zoo.policy.gradient_steps import ppo_step
+from zoo.policy.ppo import ppo_step
 from zoo.run.config import resolve_config, resolve_policy
 
 pytestmark = pytest.mark.usefixtures('forgets_policies')

@@ -41,7 +41,7 @@ def made(net: nn.Module, spec: Any = 'adam', lr: float = 1e-2, **options: Any) -
 
 
 def descend(net: nn.Module, optimizer: FlatOptimizer, step: int, grad_clip: float | None = 0.5) -> Tensor:
-    """Takes a step like zoo.policy.gradient_steps."""
+    """Takes a step like zoo.policy.ppo."""
     optimizer.zero_grad()
     backward(loss_of(net, step), [optimizer])
     return optimizer.step(grad_clip)

@@ -6,22 +6,26 @@ The other executors, native (C) and graph (compiled), do the same faster; `zoo.b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import Columns, Metrics, Obs, State, first_leaf, keeps_state, leaves, map_tensors, send, unbind_rows
-from zoo.core.ranks import ALONE, Ranks
+from zoo.backend.step import (
+    Found as Found,
+    LossSpec,
+    SplitStep as SplitStep,
+    Step as Step,
+    StepNumbers,
+    StepPlan as StepPlan,
+    as_step,
+    forward_rows as forward_rows,
+)
+from zoo.core.data import Metrics, Obs, State, first_leaf, keeps_state, leaves, map_tensors, send, unbind_rows
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-Numbers: TypeAlias = NamedTuple  # the numbers of a step, see zoo.policy.gradient_steps
-# a gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s
-Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
-Found = dict[str, Any]  # results of a step by name: tensors, or (nested) dicts of tensors
 # (obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one
 Forward = Callable[[Obs, State], dict[str, Any]]
 Explore = Callable[[ActionDist, Tensor], Tensor]  # (distribution, logit [B, P]) -> the logit of the policy that acts
@@ -30,49 +34,6 @@ DrawNoise = Callable[[int], Tensor]  # number of envs B -> noise for the T steps
 KEPT_ROWS = 1 << 14  # largest number of rows whose results are kept until metrics are computed
 GATHERED_BYTES = 1 << 20  # passes are gathered together up to this size, which stays in the caches
 ALIGNMENT = 64  # bytes; that of all memory that torch allocates on a CPU
-
-
-class SplitStep:
-    """A gradient step in three parts, of which two can run for many minibatches at once. A call runs all parts for one minibatch.
-
-    prepare: (distribution, columns) -> columns; runs once for all passes over them. Raises: ValueError if shapes do not fit.
-    take: as a `Step`; changes the parameters and returns what `summarise` reads, of equal shapes for minibatches of equal shapes.
-    summarise: (results of n steps, [n, ...] each, distribution, numbers) -> metrics [n]; for one step, [...] -> 0-dim metrics.
-    """
-
-    def __init__(
-        self,
-        take: Callable[..., Found],
-        prepare: Callable[[ActionDist, Columns], Columns] = lambda dist, columns: columns,
-        summarise: Callable[..., Metrics] = lambda found, dist, numbers: found,
-    ) -> None:
-        self.take, self.prepare, self.summarise = take, prepare, summarise
-        self.compiles = True  # False: its control flow depends on computed numbers, so it always runs eagerly
-
-    def __call__(
-        self, model: nn.Module, dist: ActionDist, optimizers: Sequence[object], minibatch: Columns, numbers: Numbers
-    ) -> Metrics:
-        found = self.take(model, dist, optimizers, self.prepare(dist, minibatch), numbers)
-        return self.summarise(found, dist, numbers)
-
-
-class StepPlan(NamedTuple):
-    """Passes over samples in minibatches, `batch_size` rows a step.
-
-    columns: [N, ...] each, on one device; device: where minibatches are used.
-    order: [n_pass, n] int64 rows, on the device of the columns; the last step of a pass may have fewer than batch_size.
-    normalize_adv: column 'adv' is normalised by the moments of its minibatch.
-    gather: all minibatches are gathered at once, which is faster, and takes the memory of another copy.
-    ranks: the processes whose minibatches count as one for these moments.
-    """
-
-    columns: Columns
-    order: Tensor
-    batch_size: int
-    device: torch.device
-    normalize_adv: bool = False
-    gather: bool = True
-    ranks: Ranks = ALONE
 
 
 class Acting(Protocol):
@@ -103,20 +64,27 @@ class Eager:
         self._model: Any = model
         self._dist = dist
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
+    def run(
+        self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, loss: LossSpec, numbers: StepNumbers
+    ) -> Metrics:
         """One step for each minibatch; returns each metric of all steps, [n_step]."""
         for optimizer in optimizers:
             if not optimizer.is_plain:
                 optimizer.expect_passes(plan.order, plan.batch_size)
-        split = step if isinstance(step, SplitStep) else SplitStep(step)
+        split = as_step(step)
         plan = plan._replace(columns=split.prepare(self._dist, plan.columns))
-        # minibatches, all of one size, whose metrics are computed at once
-        n_kept = 1 if plan.order.shape[1] % plan.batch_size else max(KEPT_ROWS // plan.batch_size, 1)
-        found = (split.take(self._model, self._dist, optimizers, x, numbers) for x in minibatches(plan))
+        has_rest = plan.order.shape[1] % plan.batch_size != 0
+        n_kept = 1 if has_rest else max(KEPT_ROWS // plan.batch_size, 1)  # steps whose metrics are computed at once
+        kept: list[Found] = []
         metrics: list[Metrics] = []
-        while kept := list(islice(found, n_kept)):
-            metrics.append(split.summarise(stacked(kept), self._dist, numbers))
-        return metrics[0] if len(metrics) == 1 else {name: torch.cat([x[name] for x in metrics]) for name in metrics[0]}
+        for minibatch in minibatches(plan):
+            kept.append(split.take(self._model, self._dist, optimizers, minibatch, loss, numbers))
+            if len(kept) == n_kept:
+                metrics.append(split.summarise(stacked(kept), self._dist, loss, numbers))
+                kept = []
+        if kept:
+            metrics.append(split.summarise(stacked(kept), self._dist, loss, numbers))
+        return joined(metrics)
 
     def start_acting(
         self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
@@ -158,17 +126,16 @@ def _normalized(columns: dict[str, Any], plan: StepPlan, dim: int) -> dict[str, 
     return columns
 
 
+def joined(metrics: Sequence[Metrics]) -> Metrics:
+    """Metrics of several runs of steps, [n] each, one after the other."""
+    if len(metrics) == 1:
+        return metrics[0]
+    return {name: torch.cat([each[name] for each in metrics]) for name in metrics[0]}
+
+
 def stacked(found: Sequence[Found]) -> Found:
     """The results of n_step steps, stacked: {name: [...]} each -> {name: [n_step, ...]}."""
     return map_tensors(lambda *x: torch.stack(x), *found)
-
-
-def forward_rows(model: nn.Module, method: str, minibatch: Columns) -> tuple[dict[str, Tensor], Any]:
-    """Runs a method of the model on a minibatch of rows; its output by name ('logit', 'value', ..), and the minibatch."""
-    found = getattr(model, method)(minibatch['obs'])
-    if isinstance(found, dict):
-        return found, minibatch
-    return {'logit' if method == 'compute_actor' else 'value': found}, minibatch
 
 
 def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:

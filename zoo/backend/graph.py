@@ -1,6 +1,6 @@
 """Executor 'graph': each kind of update step as one compiled program, on a GPU as a CUDA graph; on a GPU also acting.
 
-There is no second implementation: a step of zoo.policy.gradient_steps, or of a user's own, is run once on tensors without
+There is no second implementation: a step of zoo.policy.ppo, or of a user's own, is run once on tensors without
 data, which records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
 `FlatOptimizer`, so checkpoints are the same, and eager steps may come before and after. Numbers that change between steps
 (schedules, the learning rate, buffers of the model) are input tensors. Python code of a model runs only while it is traced: a
@@ -9,7 +9,7 @@ plain number in it (e.g. a float attribute) is fixed from then on; a number that
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,6 @@ from zoo.backend.executor import (
     Eager,
     Explore,
     ForwardActing,
-    Numbers,
     Step,
     StepPlan,
     forward_for_acting,
@@ -29,6 +28,7 @@ from zoo.backend.executor import (
     stacked,
 )
 from zoo.backend.places import StepParts, code_of, why_not
+from zoo.backend.step import LossSpec, StepNumbers, as_step
 from zoo.backend.trace import MAX_PROGRAMS, CompiledFunction, logger, named_tensors, replaced
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
 from zoo.core.errors import UserError
@@ -58,23 +58,25 @@ class GraphExecutor(Eager):
         """Whether nothing has failed so far."""
         return not any(each.failed for each in self._functions)
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
+    def run(
+        self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, loss: LossSpec, numbers: StepNumbers
+    ) -> Metrics:
         # a program would leave out a hook of a parameter, and what an optimiser of a user does
-        why = why_not('graph', StepParts(self._model, optimizers, numbers))
+        why = why_not('graph', StepParts(self._model, optimizers, loss))
         if why:
             self._refuse(why)
         if why or not (self.is_compiled and getattr(step, 'compiles', True)):
-            return super().run(step, optimizers, plan, numbers)
+            return super().run(step, optimizers, plan, loss, numbers)
         key = step, *optimizers
         if key not in self._updates:
             if len(self._updates) == MAX_PROGRAMS:
                 if not self._is_full:
                     logger.warning('after %d kinds of steps, others run eagerly: define a step once', MAX_PROGRAMS)
                 self._is_full = True
-                return super().run(step, optimizers, plan, numbers)
+                return super().run(step, optimizers, plan, loss, numbers)
             self._updates[key] = _Update(step, self._model, self._dist, optimizers)
             self._functions.append(self._updates[key].compiled)
-        return self._updates[key].run(plan, numbers)
+        return self._updates[key].run(plan, loss, numbers)
 
     def _refuse(self, why: str) -> None:
         """Refuses steps that cannot be compiled, or says once that they run eagerly."""
@@ -97,44 +99,49 @@ class GraphExecutor(Eager):
         return acting
 
 
-# of a number that changes between steps: a field of the step's numbers, and the index there if that is a tuple
-_Place = tuple[str, int | None]
-
-
 class _Static(NamedTuple):
     """All values that a compiled step depends on, except tensors."""
 
-    numbers: Numbers  # None replaces those that change between steps
-    moving: tuple[_Place, ...]
+    loss: LossSpec
+    fixed: tuple[Any, ...]  # the numbers of the step; `_MOVES` in place of those that are inputs of its program
     moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only accumulates the gradient
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
     columns: tuple[str, ...]  # of the minibatch, dotted paths where they are nested
     code: tuple[Hashable, ...]  # hooks and methods that were put on the model
 
 
+_MOVES = 'moves'
+
+
+def _moves(number: Any) -> bool:
+    """Whether a number is an input of the program. Exactly 0 is not: it drops its term (0 * inf is NaN), another program."""
+    return isinstance(number, float) and number != 0
+
+
 class _Update:
     """A step function over one model and its optimisers, compiled."""
 
     def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer]) -> None:
-        self._step, self._model, self._dist, self._optimizers = step, model, dist, optimizers
+        self._step, self._model, self._dist, self._optimizers = as_step(step), model, dist, optimizers
         self._names: dict[_Static, list[str]] = {}  # of the metrics
         self._accumulates = any(each.mechanics.accumulate > 1 for each in optimizers)
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
-    def run(self, plan: StepPlan, numbers: Numbers) -> Metrics:
-        moving = dict(_moving(numbers))
+    def run(self, plan: StepPlan, loss: LossSpec, numbers: StepNumbers) -> Metrics:
+        flat = numbers.flat()
+        moving = [x for x in flat if _moves(x)]
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
         static = _Static(
-            _replaced(numbers, dict.fromkeys(moving)),
-            tuple(moving),
-            (),
-            tuple(others),
-            (),
-            code_of(self._model, self._dist),
+            loss=loss,
+            fixed=tuple(_MOVES if _moves(x) else x for x in flat),
+            moves=(),
+            others=tuple(others),
+            columns=(),
+            code=code_of(self._model, self._dist),
         )
         fixed = [*(x for optimizer in self._optimizers for x in optimizer.buffers.values()), *others.values()]
-        values = self._values(moving.values(), fixed[0].device)
+        values = self._values(moving, fixed[0].device)
         for optimizer in self._optimizers:
             optimizer.expect_passes(plan.order, plan.batch_size)
         found = []
@@ -143,12 +150,12 @@ class _Update:
             paths, columns = zip(*leaves(minibatch), strict=True)
             static = static._replace(columns=paths, moves=tuple(each.upcoming[1] for each in self._optimizers))
             if self._accumulates:
-                values = self._values(moving.values(), fixed[0].device)
+                values = self._values(moving, fixed[0].device)
                 for optimizer in self._optimizers:
                     optimizer.zero_grad()  # before the first gradient of a step; programs add to it
             outputs = self.compiled([*fixed, values, *columns], static, len(fixed))
             if outputs is None:  # nothing was written, so no step is lost
-                found.append(self._step(self._model, self._dist, self._optimizers, minibatch, numbers))
+                found.append(self._step(self._model, self._dist, self._optimizers, minibatch, loss, numbers))
                 continue
             names, metrics = self._names[static], outputs[0].unbind()
             found.append(dict(zip(names, metrics, strict=False)))
@@ -158,7 +165,7 @@ class _Update:
                 optimizer.advance()
         return stacked(found)
 
-    def _values(self, moving: Iterable[float], device: torch.device) -> Tensor:
+    def _values(self, moving: Sequence[Any], device: torch.device) -> Tensor:
         """The changing inputs: for each optimiser the learning rate and the number of gradients with this one; then `moving`."""
         of_optimizers = [x for each in self._optimizers for x in (each.lr, each.upcoming[0])]
         # in float64, as eager steps have these numbers; float32 would round them
@@ -174,12 +181,12 @@ class _Update:
             _StandIn(optimizer, state, next(values), next(values), moves)
             for optimizer, state, moves in zip(self._optimizers, states, static.moves, strict=True)
         ]
-        numbers = _replaced(static.numbers, {place: next(values).float() for place in static.moving})
+        numbers = StepNumbers.from_flat([next(values).float() if x is _MOVES else x for x in static.fixed])
         for each in stand_ins:
             tensors |= each.leaves
         minibatch = map_tensors(lambda _: next(rest), self._minibatch)
         with replaced(self._model, tensors), torch.enable_grad():
-            metrics = self._step(self._model, self._dist, stand_ins, minibatch, numbers)
+            metrics = self._step(self._model, self._dist, stand_ins, minibatch, static.loss, numbers)
         self._names[static] = list(metrics)
         norms = torch.stack([each.norm for each in stand_ins])
         # always true, but it needs all norms: no buffer is written before the last gradient is there
@@ -239,23 +246,6 @@ class _StandIn:
         new = moved(rule, mechanics, state, self._grad, self._lr, finite, self.scaled_by)
         for name, x in new.items():
             self._state[name].copy_(x)
-
-
-def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
-    """The floats of a step's numbers, also those in tuples, that are inputs of its program: all but 0.
-
-    A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
-    """
-    for name, x in numbers._asdict().items():
-        entries: Iterable[tuple[int | None, Any]] = enumerate(x) if type(x) is tuple else [(None, x)]
-        yield from (((name, i), each) for i, each in entries if isinstance(each, float) and each != 0)
-
-
-def _replaced(numbers: Numbers, values: Mapping[_Place, Any]) -> Any:
-    fields = {name: getattr(numbers, name) for name, _ in values}
-    for (name, at), x in values.items():
-        fields[name] = x if at is None else (*fields[name][:at], x, *fields[name][at + 1 :])
-    return numbers._replace(**fields)
 
 
 class GraphActing(ForwardActing):

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from zoo.backend.step import LossSpec
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
@@ -27,7 +28,7 @@ class StepParts(NamedTuple):
 
     model: nn.Module | None = None
     optimizers: Sequence[Any] = ()
-    numbers: Any = None
+    loss: LossSpec | None = None
 
 
 class CodePlace(NamedTuple):
@@ -70,20 +71,20 @@ def _has_optimizer_methods(parts: StepParts) -> bool:
 
 
 def _is_replaced(field: str, plain: str | None = None) -> Callable[[StepParts], bool]:
-    """Whether a field of the numbers of a step is set. Args: plain: name of the function that it is by default."""
+    """Whether a part of the loss of a step is replaced. Args: plain: name of the function that it is by default."""
 
     def is_used(parts: StepParts) -> bool:
-        value = getattr(parts.numbers, field, None)
+        value = getattr(parts.loss, field, None)
         return value is not None and (plain is None or getattr(value, '__name__', '') != plain)
 
     return is_used
 
 
 def _is_function(field: str) -> Callable[[StepParts], bool]:
-    """Whether a component of the numbers of a step, or one of several, has no registered name."""
+    """Whether a component of the loss of a step, or one of several, has no registered name."""
 
     def is_used(parts: StepParts) -> bool:
-        value = getattr(parts.numbers, field, ())
+        value = getattr(parts.loss, field, ())
         components = value if isinstance(value, tuple) and not hasattr(value, 'kind') else (value,)
         return any(not hasattr(component, 'kind') for component in components)
 
@@ -96,18 +97,14 @@ PLACES = (
     CodePlace('class of an optimizer', ('eager',), 'an optimiser is of a class of your own', _has_own_optimizer),
     CodePlace('method of an optimizer', ('eager',), 'a method of an optimiser was replaced', _has_optimizer_methods),
     CodePlace(
-        'numbers.forward', ('eager', 'graph'), 'the steps have another forward', _is_replaced('forward', 'forward_rows')
+        'loss.forward', ('eager', 'graph'), 'the steps have another forward', _is_replaced('forward', 'forward_rows')
     ),
-    CodePlace('numbers.columns', ('eager', 'graph'), 'the steps compute columns', _is_replaced('columns')),
+    CodePlace('loss.extra_columns', ('eager', 'graph'), 'the steps compute columns', _is_replaced('extra_columns')),
+    CodePlace('loss.proximal', ('eager', 'graph'), 'the steps have another loss', _is_replaced('proximal')),
+    CodePlace('loss.surrogate', ('eager', 'graph'), 'the surrogate is a plain function', _is_function('surrogate')),
+    CodePlace('loss.value_loss', ('eager', 'graph'), 'the value loss is a plain function', _is_function('value_loss')),
     CodePlace(
-        'numbers.policy_loss', ('eager', 'graph'), 'the steps have another policy_loss', _is_replaced('policy_loss')
-    ),
-    CodePlace('numbers.surrogate', ('eager', 'graph'), 'the surrogate is a plain function', _is_function('surrogate')),
-    CodePlace(
-        'numbers.value_loss', ('eager', 'graph'), 'the value loss is a plain function', _is_function('value_loss')
-    ),
-    CodePlace(
-        'numbers.terms', ('eager', 'graph'), 'a further term of the loss is a plain function', _is_function('terms')
+        'loss.terms', ('eager', 'graph'), 'a further term of the loss is a plain function', _is_function('terms')
     ),
     # the native executor knows zoo's own models exactly and says which part it does not know
     CodePlace('hook of a module', ('eager', 'graph'), MODEL_PLACE),
@@ -118,8 +115,8 @@ PLACES = (
     # what runs before or around the steps does not depend on the executor; a step of a user's own runs eagerly or compiled
     CodePlace('policy.step', ALL),
     CodePlace('samples.inputs', ALL),
-    CodePlace('passes.steps', ALL),
-    CodePlace('passes.order_entries', ALL),
+    CodePlace('passes.take', ALL),
+    CodePlace('passes.draw', ALL),
     CodePlace('option.before_update', ALL),
 )
 """All places. What stands first is checked first."""

@@ -237,7 +237,7 @@ ESTIMATOR_REGISTRY: Registry[Any] = Registry(
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry(
-    'draw', 'zoo.draws', {'zoo.policy.options.passes': 'in_order prioritized', 'zoo.policy.gradient_steps': 'shuffle'}
+    'draw', 'zoo.draws', {'zoo.policy.options.passes': 'in_order prioritized', 'zoo.policy.passes': 'shuffle'}
 )
 PROXIMAL_REGISTRY: Registry[Any] = Registry(
     'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)

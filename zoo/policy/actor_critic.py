@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
+from zoo.backend.step import LossSpec, StepNumbers
 from zoo.config.components import component_at, make_component, moves
 from zoo.config.schedule import Rates
 from zoo.core.data import (
@@ -36,13 +37,15 @@ from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
-from zoo.policy.gradient_steps import Passes
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
+from zoo.policy.options.base import has_own
 from zoo.policy.options.loss import Objective
 from zoo.policy.parameters import NOTHING_OF_ONE
-from zoo.policy.samples import Samples, in_pieces
-from zoo.policy.sequences import first_rows, learn_in_sequences, n_copy
+from zoo.policy.passes import Passes, Trained
+from zoo.policy.samples import ROWS, Samples, in_pieces
+from zoo.policy.sequences import first_rows, n_copy, sequences, stride_of
+from zoo.policy.update import UpdateBuilder
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import check_exploration, fault_of
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -54,7 +57,8 @@ class ActorCriticPolicy(NetworkPolicy):
     """Base of policies that act with the model's `compute_actor` and estimate values with its `compute_critic`.
 
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
-    Attributes: options: the update options that the config names, in the order in which they act; samples, passes,
+    Attributes: options: the update options that the config names, in the order in which they act; samples, loss, passes: the
+      parts of its update, see zoo.policy.update.Update (passes only if it learns);
       objective, rates, optimizers: see zoo.policy.modes.Owner.
     """
 
@@ -107,9 +111,9 @@ class ActorCriticPolicy(NetworkPolicy):
         own_rates = (name for name in cfg.learn if name.endswith('_learning_rate') and cfg.learn[name] is not None)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates), self.at_rate_0)
         self.options: tuple[UpdateOption, ...] = options_of(self)
-        self.samples = Samples(cfg, self.run.ranks, self.options)
         if self.has_state:
-            learn_in_sequences(self, cfg.learn.sequence)
+            self.sequence_len = cfg.learn.sequence.len
+            self.sequence_stride = stride_of(cfg.learn.sequence)
         if self.learns:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)
@@ -120,11 +124,41 @@ class ActorCriticPolicy(NetworkPolicy):
         self._first_obs: list[Obs] = []  # of each group of envs, until they are checked
         if self._is_unchecked:
             check_explored(self, empty_obs(self.obs_space, (N_ZERO,), self.device), 'observations of zeros')
-        for option in self.options:
-            option.attach(self)
-        request = executor_request(self, self._exploration, self.steps_per_env_step())
+        self._build_update()
+
+    def _build_update(self) -> None:
+        """Lets the options fill the slots of the update, and builds it with the executor that it needs."""
+        builder = self._filled_builder()
+        self.has_critic = builder.has_critic.value
+        self.normalizers.update(builder.normalizers)
+        self.loss: LossSpec = builder.loss()
+        request = executor_request(self, self.loss, self._exploration, self.steps_per_env_step())
         self._execution = Execution(self._model, self.dist, self.device, request)
         self.compile_env = env_compiler(request, self.device)
+        if self._measures_kl_freely():
+            self.loss = self.loss._replace(measure_kl=True)
+        self._further_weights = (1.0,) * (len(self.loss.terms) - len(self.objective.weights))
+        self.samples: Samples = builder.samples(self.options)
+        self.memory: Any = builder.memory.value
+        if self.learns:
+            training = partial(self._mode.steps, self.seed) if self._mode.differs else nullcontext
+            self.passes: Passes = builder.passes(self.samples, self._execution, self.seed, self.device, training)
+
+    def _filled_builder(self) -> UpdateBuilder:
+        entries = sequences(self.cfg.learn.sequence) if self.has_state else ROWS
+        builder = UpdateBuilder(self.cfg, self.objective, self.run.ranks, entries)
+        for option in self.options:
+            option.fill(builder, self)
+            if has_own(option, 'attach'):
+                from zoo.policy.options.attached import attach
+
+                attach(option, builder, self)
+        return builder
+
+    def _measures_kl_freely(self) -> bool:
+        """Whether steps give kl and ratio_max at no cost: kernels of eager steps on a GPU do not; a user's own step may not."""
+        is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
+        return is_cheap and hasattr(self._policy_step, 'kind')
 
     def check_fields(self) -> None:
         problem = unread_problem(self.cfg, type(self).config(), self.objective, self.run.n_draw, self.has_state)
@@ -218,19 +252,17 @@ class ActorCriticPolicy(NetworkPolicy):
         self._reset_collect()
 
     def _init_learn(self) -> None:
-        cfg = self.cfg.learn
         self.optimizers = self._make_optimizers()
         trains_actor_alone = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
         if trains_actor_alone and self._frozen and not reached(self._model, self.obs_space, 'compute_actor'):
             raise UserError(self.all_frozen)
-        # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
-        is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
-        measure_kl = is_cheap and hasattr(self._policy_step, 'kind')
-        self.objective.fixed = self.objective.fixed._replace(measure_kl=measure_kl)
-        training = partial(self._mode.steps, self.seed) if self._mode.differs else nullcontext
-        self.passes = Passes(cfg, self.samples, self._execution, self.seed, self.device, self.run.ranks, training)
         for option in self.options:
-            option.attach_learn(self)
+            if has_own(option, 'attach_learn') and not has_own(option, 'fill'):
+                from zoo.policy.options.attached import attach_learn
+
+                attach_learn(option, self)
+            else:
+                option.attach_learn(self)
         self._set_env_step(0)
 
     def _follow_model(self) -> None:
@@ -273,19 +305,33 @@ class ActorCriticPolicy(NetworkPolicy):
             optimizer.lr = self.rates.get(f'{name}_learning_rate', rate)
         return batch
 
+    def _step_numbers(self) -> StepNumbers:
+        """The numbers of steps on the policy, by the schedules now."""
+        return StepNumbers(
+            clip_ratio=self.rates.clip_range,
+            entropy_weight=self.rates['entropy_weight'],
+            value_weight=self._coefficients().get('value_weight', 0),
+            dual_clip=self.cfg.learn.dual_clip,
+            grad_clip=self.cfg.learn.grad_clip,
+            term_weights=(*self.objective.weights, *self._further_weights),
+        )
+
     def _train_policy(
         self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], batch_size: int | None
     ) -> Metrics:
-        """Runs passes of steps on the policy, in minibatches of batch_size samples (None: all); returns their metrics."""
-        rates, value_weight = self.rates, self._coefficients().get('value_weight', 0)
-        numbers = self.objective.fixed._replace(
-            clip_ratio=rates.clip_range, entropy_weight=rates['entropy_weight'], value_weight=value_weight
-        )
-        trained = self.passes.run(step, optimizers, numbers, n_pass, batch, batch_size)
-        n_epoch = torch.tensor(trained.n_pass, dtype=torch.float64)
-        metrics = {**trained.metrics, 'n_epoch': n_epoch, 'adv_abs_max': adv_abs_max(batch)}
+        """Passes of a step on the policy, for policies that add nothing to them; returns their metrics."""
+        numbers = self._step_numbers()
+        for plan in self.passes.over(batch, n_pass, batch_size):
+            self.passes.take(step, optimizers, plan, self.loss, numbers)
+        return self._policy_metrics(batch, self.passes.trained(), step, numbers)
+
+    def _policy_metrics(self, batch: Columns, trained: Trained, step: Step, numbers: StepNumbers) -> Metrics:
+        """Metrics of passes of a step on the policy, with those of the options."""
+        metrics = dict(trained.metrics)
+        metrics['n_epoch'] = torch.tensor(trained.n_pass, dtype=torch.float64)
+        metrics['adv_abs_max'] = adv_abs_max(batch)
         if hasattr(step, 'kind'):
-            metrics['total_loss'] = total_loss(trained.metrics, numbers)
+            metrics['total_loss'] = total_loss(trained.metrics, self.loss, numbers)
         for option in self.options:
             metrics |= option.after_passes(batch, trained)
         return metrics
@@ -300,20 +346,23 @@ class ActorCriticPolicy(NetworkPolicy):
         # waits for the device, once a batch
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
         counts = {'skipped_step': n_skipped, **self.rates, **self._coefficients()}
-        return found | dict(zip(counts, torch.tensor([*counts.values()], dtype=torch.float64).unbind(), strict=True))
+        values = torch.tensor(list(counts.values()), dtype=torch.float64)
+        return found | dict(zip(counts, values.unbind(), strict=True))
 
     @torch.no_grad()
     def logit_of(self, batch: Columns) -> Tensor:
         """Logits of the current policy, in the shape of the batch's column 'logit'."""
         n_row = max(self._batch_size // self.samples.entry_len, 1)
-        forward = self.objective.fixed.forward
-        pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]
+        pieces = []
+        for part in split_rows(dict(batch), n_row):
+            output, _ = self.loss.forward(self._model, 'compute_actor', part)
+            pieces.append(output['logit'])
         return torch.cat(pieces).view_as(batch['logit'])
 
     def _monitor_vars_learn(self) -> list[str]:
         own = (name for option in self.options for name in option.names)
         names = [*OF_UPDATES, *self.rates.names, *own, 'adv_abs_max', *self._coefficients()]
-        return names + self.objective.metrics_of(self._policy_step, self._value_step)
+        return names + self.objective.metrics_of(self._policy_step, self._value_step, self.loss.measure_kl)
 
     def _get_train_iter(self) -> int:
         return self.passes.train_iter

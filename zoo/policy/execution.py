@@ -13,6 +13,7 @@ from torch import nn
 
 from zoo.backend.choose import ExecutorRequest, Named, choose_executor
 from zoo.backend.places import StepParts, why_not
+from zoo.backend.step import LossSpec
 from zoo.config.components import moves, name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, rank_count_text
@@ -43,7 +44,9 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
             module.ranks = ranks
 
 
-def executor_request(policy: Owner, exploration: Component, step_per_env_step: float) -> ExecutorRequest:
+def executor_request(
+    policy: Owner, loss: LossSpec, exploration: Component, step_per_env_step: float
+) -> ExecutorRequest:
     """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
     cfg, run = policy.cfg.learn, policy.run
     n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
@@ -62,7 +65,7 @@ def executor_request(policy: Owner, exploration: Component, step_per_env_step: f
         eager_only=why,
         exploration=exploration.name,
         exploration_moves=moves(exploration),
-        own_code=why_not('native', StepParts(numbers=policy.objective.fixed)),
+        own_code=why_not('native', StepParts(loss=loss)),
     )
 
 

@@ -1,14 +1,16 @@
-"""Metrics of a whole update, from its batch and from the metrics of its steps; docs/metrics.md lists them all."""
+"""Metrics of a gradient step, and of a whole update, from its batch and its steps; docs/metrics.md lists them all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.backend.step import Found, LossSpec, StepNumbers
 from zoo.core.data import Columns, Metrics
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.ppo import clipfrac, of_ratios, weighted_mean
 
 OF_UPDATES = (
     'policy_loss value_loss entropy approx_kl clipfrac grad_norm explained_variance n_epoch skipped_step'.split()
@@ -33,6 +35,34 @@ def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: by_name[name] if name in by_name else summary(name, x) for name, x in metrics.items()}
 
 
+@torch.no_grad()
+def step_summary(results: Found, dist: ActionDist, loss: LossSpec, numbers: StepNumbers) -> Metrics:
+    """Computes the metrics of one minibatch, or of several at once, from what `zoo.policy.ppo.policy_terms` left.
+
+    If a step leaves 'rows', this adds approx_kl and clipfrac, and entropy, kl and ratio_max if they are needed. Rows have
+    log_ratio [..., N]; log_old_ratio, if log_ratio is to another policy than the behaviour policy; weight, if there is one;
+    logit [..., N, P], if the loss has no entropy.
+    """
+    rows = results.get('rows')
+    metrics = {name: x for name, x in results.items() if name != 'rows'}
+    if rows is None:
+        return metrics
+    log_ratio = rows['log_ratio']
+    old_ratio = rows.get('log_old_ratio', log_ratio)
+    weight = rows.get('weight')
+    high = dict(getattr(loss.surrogate, 'options', ())).get('high', numbers.clip_ratio)  # of an asymmetric clip
+    if 'logit' in rows:
+        entropy = dist.entropy(rows['logit'])
+        if weight is not None:
+            entropy = entropy * weight
+        metrics['entropy'] = entropy.mean(-1)
+    metrics['approx_kl'] = weighted_mean(-old_ratio, weight)
+    metrics['clipfrac'] = clipfrac(log_ratio, weight, numbers.clip_ratio, high)
+    if loss.measure_kl:
+        metrics |= of_ratios(old_ratio, weight)
+    return metrics
+
+
 def over_ranks(name: str, values: Tensor) -> Tensor:
     """A metric of several ranks [n] as one number: the largest of maxima, the least of minima, else the mean."""
     if name in MAXIMA or name.endswith('_max'):
@@ -40,18 +70,16 @@ def over_ranks(name: str, values: Tensor) -> Tensor:
     return values.min() if name.endswith('_min') else values.mean()
 
 
-def total_loss(metrics: Metrics, numbers: Any) -> Tensor:
+def total_loss(metrics: Metrics, loss: LossSpec, numbers: StepNumbers) -> Tensor:
     """The loss that the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
 
     total_loss = policy_loss + value_weight * value_loss - entropy_weight * entropy + sum of weight * penalty
 
-    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: those
-      of the steps, with the weights.
+    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out.
     """
     terms = [('value_loss', numbers.value_weight), ('entropy', -numbers.entropy_weight)]
-    terms += [
-        (f'penalty_{term.name}', weight) for term, weight in zip(numbers.terms, numbers.term_weights, strict=True)
-    ]
+    for term, weight in zip(loss.terms, numbers.term_weights, strict=True):
+        terms.append((f'penalty_{term.name}', weight))
     total = metrics['policy_loss']
     for name, weight in terms:
         if weight and name in metrics:  # 0 * inf is NaN

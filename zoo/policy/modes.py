@@ -63,7 +63,7 @@ MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')
 class Owner(Protocol):
     """Protocol of a policy as its options see it.
 
-    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.gradient_steps.Passes`; optimizers: by
+    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
       name, built with the learn mode; normalizers: modules with running statistics, by name, saved in checkpoints;
       has_state: the model is recurrent; learns: it has the learn mode; explores: it has the learn or the collect mode.
     """

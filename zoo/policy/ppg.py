@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.backend.executor import Found, Step, StepPlan, forward_rows
+from zoo.backend.step import MSE, Found, GradientStep, LossSpec, Step, StepNumbers, StepPlan, n_output_of
 from zoo.config.components import make_component, name_of
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, send, split_rows, to_device
 from zoo.core.errors import UserError
@@ -20,11 +20,10 @@ from zoo.model.check import parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory
 from zoo.policy.config import ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
-from zoo.policy.gradient_steps import MSE, GradientStep, descend, n_output_of, policy_step, ppo_step, value_loss_terms
 from zoo.policy.metrics import explained_variance
 from zoo.policy.ppg_config import PPGLearnConfig as PPGLearnConfig, ppg_problems, warn_of_short_run
+from zoo.policy.ppo import descend, policy_step, ppo_step, value_loss_terms
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import Number
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
@@ -32,35 +31,31 @@ from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
 logger = logging.getLogger(__name__)
 
 
-class ValueNumbers(NamedTuple):
-    """The numbers of a step on the critic, alone or in the auxiliary phase."""
-
-    clip_ratio: Number = 0.2  # not read in the auxiliary phase
-    grad_clip: float | None = None
-    value_loss: Callable[..., Tensor] = MSE  # in the auxiliary phase only this, or that of a predicted distribution
-    value_weight: Number = 1.0  # factor of value_loss
-    forward: Callable[..., Any] = forward_rows
-    bc_weight: Number = 1.0  # factor of KL(old || new) in the auxiliary phase
-
-
-AuxNumbers = ValueNumbers  # the former name in the auxiliary phase
-
-
 @partial(GradientStep, kind='VALUE')
 def value_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    loss: LossSpec,
+    numbers: StepNumbers,
 ) -> Found:
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
-    method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
-    output, minibatch = numbers.forward(model, method, minibatch)
-    value_loss, metrics = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
-    loss = value_loss * numbers.value_weight
-    return {**metrics, 'value_grad_norm': descend(optimizers, loss, numbers.grad_clip)}
+    method = 'compute_critic' if n_output_of(loss.value_loss) == 1 else 'compute_critic_output'
+    output, minibatch = loss.forward(model, method, minibatch)
+    value, metrics = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
+    total = value * numbers.value_weight
+    return {**metrics, 'value_grad_norm': descend(optimizers, total, numbers.grad_clip)}
 
 
 @partial(GradientStep, kind='AUX')
 def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    loss: LossSpec,
+    numbers: StepNumbers,
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -74,15 +69,15 @@ def aux_step(
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
-    output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
+    output, minibatch = loss.forward(model, 'compute_aux', minibatch)
     auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
-    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
-    loss = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
+    value_loss, of_value = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
+    total = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
     return {
         'auxiliary_loss': auxiliary_loss.detach(),
         'aux_value_loss': of_value['value_loss'],
         'behavioral_cloning_loss': cloning_loss.detach(),
-        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
+        'aux_grad_norm': descend(optimizers, total, numbers.grad_clip),
     }
 
 
@@ -148,16 +143,15 @@ class PPGPolicy(ActorCriticPolicy):
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
-    """The gradient steps, see zoo.policy.gradient_steps; joint_step: for arch 'shared', whose trunk learns from both losses."""
+    """The gradient steps, see zoo.policy.ppo; joint_step: for arch 'shared', whose trunk learns from both losses."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """Runs one iteration of the policy phase and, after N_pi of them, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+        """One iteration of the policy phase and, after N_pi of them, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
 
+        The run calls this once per rollout, and a resume goes on between any two calls, so N_pi is counted by the memory.
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
         parts = self._begin_parts(batch)
-        if self.cfg.learn.aux_learning_rate is None:  # an adaptive rate may differ from draw to draw
-            self.rates['aux_learning_rate'] = self.rates['learning_rate']
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
@@ -169,60 +163,80 @@ class PPGPolicy(ActorCriticPolicy):
         metrics |= self._end_update(next(iter(parts.values())))
         return metrics | self.learn_aux()
 
-    def _policy_phase(self, batch: Columns) -> Metrics:
-        """Runs E_pi passes of the policy over a batch; they also train the critic if actor and critic share a network."""
-        n_pass, optimizers = self.cfg.learn.actor_epoch_per_collect, [self.optimizers['actor']]
-        return self._train_policy(batch, n_pass, self._policy_step, optimizers, self.cfg.learn.batch_size)
-
-    def _value_phase(self, batch: Columns) -> Metrics:
-        """Runs E_V passes of the critic over a batch; none if actor and critic share a network."""
-        metrics = {'explained_variance': explained_variance(batch)}
-        if self._shares_network:
-            return metrics
-        cfg, fixed = self.cfg.learn, self.objective.fixed
-        numbers = ValueNumbers(
-            self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.forward
-        )
-        n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
-        critic = [self.optimizers['critic']]
-        return metrics | self.passes.run(self.value_step, critic, numbers, n_pass, batch, size).metrics
-
     def learn_aux(self) -> Metrics:
-        """Runs the auxiliary phase if it is due, after N_pi = aux_freq policy phases; returns its metrics, else {}.
+        """The auxiliary phase, if it is due: E_aux passes over the memory B, in minibatches of random rows.
 
-        Metrics are means over its steps, and the KL from the policy at the start of the phase: aux_kl_before, on the
-        first minibatch before the first step (0 except for rounding), and aux_kl_after, on all rows after the last step.
+        Departs: published with random whole segments.
+        Returns: means over its steps, and the KL from the policy at the start of the phase: aux_kl_before, on the first
+          minibatch before the first step (0 except for rounding), and aux_kl_after, on all rows after the last step; {} if
+          the phase is not due.
         """
         if self.memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
             return {}
-        metrics = self._aux_phase()
+        columns = self._aux_columns()
+        optimizers = self._aux_optimizers()
+        loss = self.loss._replace(value_loss=self._aux_value_loss)
+        steps = self.passes.take(self.phase.step, optimizers, self._aux_plan(columns), loss, self._aux_numbers())
+        for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
+            optimizer.count_skipped(self.cfg.learn.nonfinite_limit)
+        metrics = {name: x.mean() for name, x in steps.items()}
+        metrics['aux_kl_before'] = steps['behavioral_cloning_loss'][0]
+        metrics['aux_kl_after'] = self._kl_from_old(columns)
         self.memory.end_phase()
         for option in self.options:
             option.policy_moved()
         return metrics
 
-    def _aux_phase(self) -> Metrics:
-        """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
-        cfg, memory, fixed = self.cfg.learn, self.memory, self.objective.fixed
-        kept = memory.columns()
-        logit_old = self._over_memory(kept, 'compute_actor', 'logit')  # pi_old for all states in B
-        return_ = self._aux_target(kept)
-        columns = {**kept, 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
-        names = ('aux_actor', 'aux_critic') if self.phase.moves_critic else ('aux_actor',)
-        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
+    def _policy_phase(self, batch: Columns) -> Metrics:
+        """E_pi passes of the policy over a batch; they also train the critic if actor and critic share a network."""
+        numbers = self._step_numbers()
+        for plan in self.passes.over(batch, self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.batch_size):
+            self.passes.take(self._policy_step, [self.optimizers['actor']], plan, self.loss, numbers)
+        return self._policy_metrics(batch, self.passes.trained(), self._policy_step, numbers)
+
+    def _value_phase(self, batch: Columns) -> Metrics:
+        """E_V passes of the critic over a batch; none if actor and critic share a network."""
+        metrics = {'explained_variance': explained_variance(batch)}
+        if self._shares_network:
+            return metrics
+        cfg = self.cfg.learn
+        numbers = self._step_numbers()._replace(value_weight=self._value_weight)
+        for plan in self.passes.over(batch, cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size):
+            self.passes.take(self.value_step, [self.optimizers['critic']], plan, self.loss, numbers)
+        return metrics | self.passes.trained().metrics
+
+    def _aux_columns(self) -> dict[str, Any]:
+        """The memory B with the outputs of the policy before the phase, 'logit', and with the targets, 'return_'."""
+        stored = self.memory.columns()
+        logit_old = self._over_memory(stored, 'compute_actor', 'logit')  # pi_old for all states in B
+        return_ = self._aux_target(stored)
+        return {**stored, 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
+
+    def _aux_optimizers(self) -> list[FlatOptimizer]:
+        """The optimisers of the auxiliary phase, with its learning rate."""
+        names = ['aux_actor']
+        if self.phase.moves_critic and 'aux_critic' in self.optimizers:
+            names.append('aux_critic')
+        optimizers = [self.optimizers[name] for name in names]
         for optimizer in optimizers:
             optimizer.lr = self.rates['aux_learning_rate']
-        order = self.passes.permutations(cfg.aux_train_epoch, columns, memory.device)
-        is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
-        plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
-        numbers = ValueNumbers(
-            0.0, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward, cfg.aux_bc_weight
+        return optimizers
+
+    def _aux_plan(self, columns: Columns) -> StepPlan:
+        """The minibatches of an auxiliary phase; those of a large memory are gathered one by one."""
+        device = self.memory.device
+        order = self.passes.permutations(self.cfg.learn.aux_train_epoch, columns, device)
+        n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
+        gathers = device == self.device and n_cell <= PASS_CELLS
+        return StepPlan(columns, order, self._aux_rows, self.device, gather=gathers)
+
+    def _aux_numbers(self) -> StepNumbers:
+        return StepNumbers(
+            clip_ratio=0.0,  # its value loss has no clip
+            value_weight=self._value_weight,
+            bc_weight=self.cfg.learn.aux_bc_weight,
+            grad_clip=self.cfg.learn.grad_clip,
         )
-        metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
-        for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
-            optimizer.count_skipped(cfg.nonfinite_limit)
-        kl = {'aux_kl_before': metrics['behavioral_cloning_loss'][0], 'aux_kl_after': self._kl_from_old(columns)}
-        return {name: x.mean() for name, x in metrics.items()} | kl
 
     def _aux_target(self, kept: Columns) -> Tensor:
         """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
@@ -247,7 +261,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _pieces(self, columns: Columns, method: str) -> Iterator[tuple[dict[str, Tensor], Columns]]:
         """Yields the output of a method of the model, and its rows, for at most a minibatch of the memory at once."""
         for part in split_rows(columns, self._aux_rows):
-            yield self.objective.fixed.forward(self._model, method, to_device(part, self.device))
+            yield self.loss.forward(self._model, method, to_device(part, self.device))
 
     @classmethod
     def default_model(cls) -> str:
@@ -263,7 +277,8 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self.memory = AuxMemory(cfg.aux_freq)
+        if self.memory is None:
+            self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # rows (or sequences) of a minibatch
         self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight  # in value and auxiliary phase
@@ -281,22 +296,34 @@ class PPGPolicy(ActorCriticPolicy):
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def steps_per_env_step(self) -> float:
-        cfg, reuse = self.cfg.learn, self.run.reuse
-        n_critic = 0.0 if self._shares_network else reuse['value'] * cfg.critic_epoch_per_collect
-        n_policy, n_aux = (reuse['policy'] * n for n in (cfg.actor_epoch_per_collect, cfg.aux_train_epoch))
-        n_step = n_policy / self._batch_size + n_critic / (cfg.critic_batch_size or self._batch_size)
-        return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
+        cfg = self.cfg.learn
+        reuse = self.run.reuse
+        n_policy = reuse['policy'] * cfg.actor_epoch_per_collect
+        n_step = n_policy / self._batch_size
+        if not self._shares_network:
+            n_critic = reuse['value'] * cfg.critic_epoch_per_collect
+            n_step += n_critic / (cfg.critic_batch_size or self._batch_size)
+        n_aux = reuse['policy'] * cfg.aux_train_epoch
+        n_kept = cfg.aux_window or cfg.aux_freq  # batches in the memory
+        return self._overlap * (n_step + n_aux * n_kept / cfg.aux_freq / cfg.aux_batch_size)
 
     def _begin_parts(self, batch: Columns) -> dict[str, Columns]:
         """Begins an update; returns the batches of the policy phase and of the value phase."""
         if not are_parts(batch):
-            return dict.fromkeys(('policy', 'value'), self._begin_update(batch))
+            whole = self._begin_update(batch)
+            return {'policy': whole, 'value': whole}
         if self._shares_network:
             raise UserError(
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
             )
         return {name: self._begin_update(batch[name], name) for name in ('policy', 'value') if name in batch}
+
+    def _begin_update(self, batch: Columns, phase: str | None = None) -> Columns:
+        batch = super()._begin_update(batch, phase)
+        if self.cfg.learn.aux_learning_rate is None:  # an adaptive rate may differ from draw to draw
+            self.rates['aux_learning_rate'] = self.rates['learning_rate']
+        return batch
 
     @property
     def _policy_step(self) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from zoo.backend.step import forward_rows
 from zoo.config.components import make_component
 from zoo.core.data import (
     PASS_CELLS,
@@ -26,7 +27,6 @@ from zoo.core.data import (
 )
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
-from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options import Estimated, UpdateOption
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
@@ -41,14 +41,24 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     Args: critic: (obs [N, *O], state [N, ...] or None) -> values [N]; a column 'value' of the rollout must have the same
       unit. With a recurrent state, acting has computed the values of all rows.
     """
-    data, successor, state_after = rollout.data, rollout.successor, rollout.data.get('state')
-    (n_step, n_env), has_value, index = data['done'].shape, 'value' in data, rollout.final_index
-    if successor is not None:
-        rows = successor if has_value else map_tensors(lambda *x: torch.cat(x), data['obs'], successor)
-        value = critic(_flat(rows), None if state_after is None else _flat(state_after)).view(-1, n_env)
-        return (data['value'], value) if has_value else (value[:n_step], value[n_step:])
-    missing = [*([] if has_value else [_flat(data['obs'])]), rollout.last_obs, rollout.final_obs]
+    data = rollout.data
+    state_after = data.get('state')
+    has_value = 'value' in data
+    n_step, n_env = data['done'].shape
+    if rollout.successor is not None:
+        rows = rollout.successor
+        if not has_value:
+            rows = map_tensors(lambda *x: torch.cat(x), data['obs'], rows)
+        state = None if state_after is None else _flat(state_after)
+        value = critic(_flat(rows), state).view(-1, n_env)
+        if has_value:
+            return data['value'], value
+        return value[:n_step], value[n_step:]
+    missing = [rollout.last_obs, rollout.final_obs]
+    if not has_value:
+        missing.insert(0, _flat(data['obs']))
     obs = map_tensors(lambda *x: torch.cat(x), *missing)
+    index = rollout.final_index
     state = None
     if state_after is not None:  # the state after the row that comes before each observation
         state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), state_after)
@@ -96,50 +106,89 @@ class ReturnUnits:
         return return_
 
 
+class Entries(NamedTuple):
+    """What a batch is made of: single rows, or the sequences of a recurrent model.
+
+    cut: (columns [T, B, ...], rollout) -> columns [N, ...]; rows_once: batch -> its rows, and weights [N] with which
+      statistics count every row once, None: all equal; forward: runs a method of the model on a minibatch, see
+      `zoo.backend.step.forward_rows`; length: steps in an entry.
+    """
+
+    cut: Callable[[dict[str, Any], Rollout], Sample]
+    rows_once: Callable[[Columns], tuple[Columns, Tensor | None]]
+    forward: Callable[..., Any]
+    length: int = 1
+
+
+def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
+    """[T, B, ...] -> [N, ...], t-major."""
+    return map_tensors(lambda x: x.flatten(0, 1), columns)
+
+
+def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:
+    """Returns a batch of rows unmodified, and its weights."""
+    return batch, batch.get('weight', None)
+
+
+ROWS = Entries(as_rows, as_they_are, forward_rows)
+
+
+def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
+    """Returns the rewards of a rollout unmodified."""
+    return data['reward']
+
+
+def estimator_of(
+    spec: str | Mapping[str, Any] | Callable[..., tuple[Tensor, Tensor]],
+) -> tuple[Callable[..., tuple[Tensor, Tensor]], bool]:
+    """The estimator (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; whether it takes log_ratio.
+
+    Args: spec: a name of ESTIMATOR_REGISTRY, {type: name, its options}, or such a function, without log_ratio.
+    """
+    if callable(spec):
+        return spec, False
+    component = make_component(ESTIMATOR_REGISTRY, spec)
+    if isinstance(component, Component) and component.function is gae_estimate:
+        return partial(gae_estimate, **dict(component.options)), False
+    from zoo.rl_utils.estimators import checked
+
+    return partial(checked, component), component.name == 'vtrace'
+
+
 class Samples:
     """Makes samples from rollouts, and from samples the columns that a gradient step reads.
 
-    Args: cfg: the resolved section `policy`; ranks: the ranks over whose samples weights have mean 1.
-    Attributes, which options may replace:
-      options: the update options, in order; they add columns and change advantages.
-      units: converts between the critic's output and returns; `units.restore` gives returns.
-      reference: the critic's values, [T, B] in return units -> the values with which advantages compare returns, [T, B].
-      scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B], as advantages use them.
-      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; by_ratios: whether it
-        weighs rows by log p_now - log p_behaviour.
-      entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
-      entry_len: steps in an entry, 1 for rows.
-      rows_once: batch -> its rows, and weights [N] with which statistics count every row once; None: all equal.
-      inputs: functions of the columns that a step reads, each called on the result of the one before; adv_norm
-        'minibatch' normalises advantages after them, in the executor.
+    Args: gamma, lam: of the estimator; ranks: the ranks over whose samples weights have mean 1; options: the update options,
+      in order, which add columns and change advantages; the others: see `zoo.policy.update.UpdateBuilder`.
+    Attributes: rows_once, entry_len: see `Entries`; inputs: of `zoo.policy.update.UpdateBuilder`; by_ratios: whether the
+      estimator weighs rows by log p_now - log p_behaviour.
     """
 
     def __init__(
-        self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE, options: Sequence[UpdateOption] = ()
+        self,
+        gamma: float,
+        lam: float,
+        ranks: Ranks = ALONE,
+        options: Sequence[UpdateOption] = (),
+        *,
+        units: Any,
+        baseline: Callable[[Tensor], Tensor],
+        reward_scale: Callable[[Transition, Tensor | None], Tensor],
+        estimator: str | Mapping[str, Any] | Callable[..., tuple[Tensor, Tensor]],
+        entries: Entries = ROWS,
+        inputs: Iterable[Callable[[dict[str, Any]], dict[str, Any]]] = (),
     ) -> None:
-        self._discount, self._ranks = (cfg.collect.discount_factor, cfg.collect.gae_lambda), ranks
+        self._discount = gamma, lam
+        self._ranks = ranks
         self.options = options
-        self.units: Any = ReturnUnits()
-        self.reference: Callable[[Tensor], Tensor] = ReturnUnits().restore
-        self.scaled_reward: Callable[[Transition, Tensor | None], Tensor] = given_reward
-        self.estimate_by(cfg.collect.estimator)
-        self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
-        self.entry_len = 1
-        self.rows_once: Callable[[Columns], tuple[Columns, Tensor | None]] = as_they_are
-        self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
-        if cfg.learn.adv_norm == 'batch':
-            self.inputs.append(self._normalized)
-
-    def estimate_by(self, spec: str | Mapping[str, Any]) -> None:
-        """Uses another estimator of advantages from now on. Args: spec: a name, or {type: name, its options}."""
-        component = make_component(ESTIMATOR_REGISTRY, spec)
-        self.by_ratios = component.name == 'vtrace'
-        if isinstance(component, Component) and component.function is gae_estimate:
-            self.estimator: Callable[..., tuple[Tensor, Tensor]] = partial(gae_estimate, **dict(component.options))
-        else:
-            from zoo.rl_utils.estimators import checked
-
-            self.estimator = partial(checked, component)
+        self.units = units
+        self._baseline = baseline
+        self._scaled_reward = reward_scale
+        self._cut = entries.cut
+        self.rows_once = entries.rows_once
+        self.entry_len = entries.length
+        self.inputs = list(inputs)
+        self._estimator, self.by_ratios = estimator_of(estimator)
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:
@@ -149,7 +198,7 @@ class Samples:
         """
         data = rollout.data
         weight = valid_weight(data['is_reset'], self._ranks) if 'is_reset' in data else None
-        reward = self.scaled_reward(data, weight)
+        reward = self._scaled_reward(data, weight)
         outputs = rollout_values(rollout, critic)
         columns: dict[str, Any] = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
         columns |= self.estimate(outputs, reward, data['done'], data['traj_flag'])
@@ -158,7 +207,7 @@ class Samples:
         for option in self.options:
             columns |= option.add_columns(rollout, Estimated(reward, outputs[0], weight))
             columns['adv'] = option.advantage(columns)
-        return self.entries(columns, rollout)
+        return self._cut(columns, rollout)
 
     def estimate(
         self, outputs: tuple[Tensor, Tensor], reward: Tensor, done: Tensor, traj_flag: Tensor, *log_ratio: Tensor
@@ -167,12 +216,12 @@ class Samples:
 
         Args: outputs: of the critic for rows and their true successors; log_ratio: for estimators that weigh rows by it.
         """
-        value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
+        value, next_value = (self._baseline(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
         # In a row that only reset an env, adv and return_ mean nothing: its weight 0 keeps them out of the losses, and the
         # traj_flag of the row before cuts the trace.
-        found = self.estimator(data, *self._discount, *log_ratio)
-        return {'value': value, 'adv': found[0], 'return_': found[1]}
+        adv, return_ = self._estimator(data, *self._discount, *log_ratio)
+        return {'value': value, 'adv': adv, 'return_': return_}
 
     @torch.no_grad()
     def read_by_steps(self, batch: Columns) -> dict[str, Any]:
@@ -184,23 +233,11 @@ class Samples:
             columns['value'] = columns.pop('value_output')
         return columns
 
-    def _normalized(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Normalises advantages over the whole batch."""
-        adv, weight = columns['adv'], columns.get('weight')
-        weight = None if weight is None else weight.flatten()
-        return {**columns, 'adv': normalize_advantage(adv.flatten(), weight, self._ranks).view_as(adv)}
 
-
-def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
-    """Returns the rewards of a rollout unmodified."""
-    return data['reward']
-
-
-def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
-    """[T, B, ...] -> [N, ...], t-major."""
-    return map_tensors(lambda x: x.flatten(0, 1), columns)
-
-
-def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:
-    """Returns a batch of rows unmodified, and its weights."""
-    return batch, batch.get('weight', None)
+def normalized(columns: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Normalises advantages over the whole batch, of all ranks."""
+    adv = columns['adv']
+    weight = columns.get('weight')
+    if weight is not None:
+        weight = weight.flatten()
+    return {**columns, 'adv': normalize_advantage(adv.flatten(), weight, ranks).view_as(adv)}

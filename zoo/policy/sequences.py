@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Acting, forward_rows
 from zoo.config.section import Section
 from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors, send
+from zoo.policy.samples import Entries
 
 C = TypeVar('C', bound=Columns)
 
@@ -37,15 +38,9 @@ class SequenceConfig(Section):
     )
 
 
-def learn_in_sequences(policy: Any, cfg: SequenceConfig) -> None:
-    """Lets a policy cut its rollouts into sequences, and its gradient steps run the model over them.
-
-    Args: policy: an `ActorCriticPolicy` with a recurrent model, while it is built; cfg: its resolved section.
-    """
-    policy.sequence_len, policy.sequence_stride = cfg.len, stride_of(cfg)
-    samples, objective = policy.samples, policy.objective
-    samples.entries, samples.entry_len, samples.rows_once = partial(as_sequences, cfg=cfg), cfg.len, rows_once
-    objective.fixed = objective.fixed._replace(forward=forward_sequences)
+def sequences(cfg: SequenceConfig) -> Entries:
+    """Entries of a recurrent model: rollouts are cut into sequences, and gradient steps run the model over them."""
+    return Entries(partial(as_sequences, cfg=cfg), rows_once, forward_sequences, cfg.len)
 
 
 def stride_of(cfg: SequenceConfig) -> int:

@@ -279,7 +279,7 @@ def _detach(x: Tensor | None) -> Tensor | None:
 
 
 def policy_terms_by_kernel(
-    dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
+    dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], loss_spec: Any, numbers: Any
 ) -> tuple[Tensor, dict[str, Any]]:
     """policy_loss - entropy_weight * entropy of a gradient step, and all metrics of its policy, by a kernel if there is one."""
     logit_old = minibatch['logit']
@@ -290,13 +290,13 @@ def policy_terms_by_kernel(
         numbers.clip_ratio,
         numbers.dual_clip,
         dist=dist,
-        surrogate=numbers.surrogate,
+        surrogate=loss_spec.surrogate,
         logit_proximal=minibatch.get('logit_proximal'),
-        rho_max=getattr(numbers.policy_loss, 'rho_max', None),
+        rho_max=getattr(loss_spec.proximal, 'rho_max', None),
     )
     loss = added(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
-    if numbers.measure_kl:
+    if loss_spec.measure_kl:
         with torch.no_grad():
             log_ratio = dist.log_prob(logit, action) - dist.log_prob(logit_old, action)
         metrics |= of_ratios(zeroed(log_ratio, weight), weight)

@@ -24,7 +24,7 @@ def follower(found: Objective, ranks: Any = ALONE) -> AdaptiveNumbers:
     """An option that adapts the penalty weights only: no learning rate is adaptive."""
     option = AdaptiveNumbers()
     rates, run = SimpleNamespace(names=()), SimpleNamespace(ranks=ranks)
-    option.attach(SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
+    option.fill(None, SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
     return option
 
 
@@ -70,7 +70,7 @@ def test_a_resume_with_other_numbers_takes_them() -> None:
 def test_a_weight_without_target_follows_its_schedule() -> None:
     found = objective(penalties=[{'type': 'kl', 'weight': {'start': 1.0, 'end': 0.0, 'over': 100}}])
     penalties = Penalties()
-    penalties.attach(SimpleNamespace(objective=found))
+    penalties.fill(None, SimpleNamespace(objective=found))
     for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
         penalties.set_env_step(env_step)
         follower(found).adapt_weights({'penalty_kl': torch.tensor(1.0)})  # no effect without a target

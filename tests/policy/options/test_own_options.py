@@ -140,9 +140,8 @@ class Sharper(UpdateOption):
     def __init__(self, cfg: Any) -> None:
         pass
 
-    def attach(self, policy: Owner) -> None:
-        fixed = policy.objective.fixed
-        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
+    def fill(self, update: Any, policy: Owner) -> None:
+        update.around_forward.append(lambda forward: partial(self.forward, forward))
 
     def forward(self, forward: Any, model: Any, method: str, minibatch: Any) -> tuple[dict[str, Tensor], Any]:
         output, rows = forward(model, method, minibatch)

@@ -127,7 +127,7 @@ def owner(model: nn.Module, spec: Any) -> Any:
 
 def attached(model: nn.Module, **spec: Any) -> Plasticity:
     option = Plasticity()
-    option.attach(owner(model, spec))
+    option.fill(None, owner(model, spec))  # type: ignore[arg-type]
     return option
 
 

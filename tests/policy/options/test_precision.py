@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
+from tests.step_parts import PolicyNumbers
 from zoo.backend.executor import Eager, StepPlan, forward_rows
-from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.options.passes import ForwardInPrecision, OptimizerMechanics
 from zoo.rl_utils import FlatAdam
 
@@ -86,7 +86,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
     data = StepPlan(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
     forward = forward_rows if precision == 'fp32' else ForwardInPrecision(precision, forward_rows)
     numbers = problem.case.numbers._replace(forward=forward)
-    metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, numbers)
+    metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, *numbers)
     return optimizers, metrics
 
 

@@ -9,8 +9,9 @@ import torch
 
 from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, random_rollout, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
+from tests.step_parts import PolicyNumbers
 from zoo.policy.base import Policy
-from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
+from zoo.policy.ppo import ppo_step
 from zoo.rl_utils.optimizer import FlatAdam
 
 spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Step, StepPlan, forward_rows
+from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Step, StepPlan
 from zoo.backend.native.bindings import (
     MAX_LAYER,
     ActingBlocks,
@@ -31,6 +31,7 @@ from zoo.backend.native.bindings import (
     load,
 )
 from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_method, why_not
+from zoo.backend.step import LossSpec, StepNumbers, forward_rows
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
@@ -76,7 +77,7 @@ def level() -> str:
 
 
 class NativeExecutor(Eager):
-    """Runs the four kinds of steps of zoo.policy.gradient_steps in C; a fallback executor runs what C does not know.
+    """Runs the four kinds of steps of zoo.policy.ppo and ppg in C; a fallback executor runs what C does not know.
 
     That is a step of another kind, one with a component of `unknown_parts`, optimisers of other kinds, or other columns.
     Args: model: one without `obstacle`; fallback: an executor of the same model, None: an eager one;
@@ -107,24 +108,29 @@ class NativeExecutor(Eager):
         self._described: Model | None = None
         self._places: list[int] = []
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
+    def run(
+        self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, loss: LossSpec, numbers: StepNumbers
+    ) -> Metrics:
         """As `Eager.run`.
 
         Raises: UserError if the model was changed after construction, so that C cannot run it any more; if the executor is
           named and the step has code that C does not run.
         """
-        if why := obstacle_of_model(self._model, self._dist, _CPU):
+        why = obstacle_of_model(self._model, self._dist, _CPU)
+        if why:
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
-        is_of_zoo = not self._only_acts and getattr(step, 'kind_of', None) is step
-        own_code = why_not('native', StepParts(self._model, optimizers, numbers)) if is_of_zoo else ''
-        if own_code:
-            self._refuse(own_code)
-        is_known = is_of_zoo and not own_code and _is_known(step, optimizers, numbers)
+        is_known = not self._only_acts and getattr(step, 'kind_of', None) is step
+        if is_known:
+            kind = Kind[step.kind]  # type: ignore[attr-defined]
+            loss_in_c = read_by(kind, loss)
+            own_code = why_not('native', StepParts(self._model, optimizers, loss_in_c))
+            if own_code:
+                self._refuse(own_code)
+            is_known = not own_code and _is_known(kind, optimizers, loss_in_c)
         columns = self._columns(plan) if is_known else None
         if columns is None:
-            return self._fallback.run(step, optimizers, plan, numbers)
-        kind = Kind[step.kind]  # type: ignore[attr-defined]
-        options = step_spec(kind, plan.normalize_adv, numbers)
+            return self._fallback.run(step, optimizers, plan, loss, numbers)
+        options = step_spec(kind, plan.normalize_adv, loss, numbers)
         size, n_rest = plan.batch_size, plan.order.shape[1] % plan.batch_size
         if not n_rest:
             rows = self._epoch(options, columns, optimizers, plan.order.flatten(), size)
@@ -243,12 +249,12 @@ class NativeActing:
         return self._actions[t]
 
 
-def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers) -> bool:
-    """Whether C has a step of zoo with these numbers, and the optimisers."""
+def _is_known(kind: Kind, optimizers: Sequence[FlatOptimizer], loss: LossSpec) -> bool:
+    """Whether C has a step of zoo with this loss, and the optimisers."""
     return (
         len(optimizers) <= 2
         and all(type(each) is FlatAdam and each.is_plain for each in optimizers)
-        and knows_components(Kind[step.kind], numbers)  # type: ignore[attr-defined]
+        and knows_components(kind, loss)
     )
 
 
@@ -406,7 +412,6 @@ _KNOWN_COMPONENTS: dict[str, tuple[str, ...]] = {
     'proximal policy': ('behaviour',),
 }
 _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('range',), 'huber': ('delta',)}
-_OF_STEPS = ('surrogate', 'value_loss', 'terms', 'term_weights', 'policy_loss', 'forward', 'columns')
 
 
 def unknown_parts(components: Sequence[Any]) -> str:
@@ -433,33 +438,58 @@ def unknown_parts(components: Sequence[Any]) -> str:
     return f'the native executor takes one penalty, not {n}' if n > 1 else ''
 
 
-def knows_components(kind: Kind, numbers: Any) -> bool:
-    """Whether C has all components that a step of this kind reads from its numbers."""
-    is_plain = not why_not('native', StepParts(numbers=numbers)) and numbers.forward is forward_rows
-    return is_plain and not unknown_parts(_components_of(kind, numbers))
+_OF_POLICY = (Kind.PPO, Kind.POLICY)
+_OF_CRITIC = (Kind.PPO, Kind.VALUE)
 
 
-def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
-    """The options of a step, from its numbers (see zoo.policy.gradient_steps), whose components are all known."""
-    fields = {name: x for name, x in numbers._asdict().items() if name not in _OF_STEPS}
-    clip_ratio = fields.pop('clip_ratio', None)
-    if clip_ratio is not None:
-        fields |= {'clip_low': clip_ratio, 'clip_high': clip_ratio}
-    for component in _components_of(kind, numbers):
+def read_by(kind: Kind, loss: LossSpec) -> LossSpec:
+    """The parts of a loss that a step of this kind reads."""
+    if kind in _OF_POLICY:
+        return loss
+    return LossSpec(value_loss=loss.value_loss, forward=loss.forward)
+
+
+def knows_components(kind: Kind, loss: LossSpec) -> bool:
+    """Whether C has all components that a step of this kind reads from its loss."""
+    loss = read_by(kind, loss)
+    is_plain = not why_not('native', StepParts(loss=loss)) and loss.forward is forward_rows
+    return is_plain and not unknown_parts(_components_of(kind, loss))
+
+
+def step_spec(kind: Kind, normalize_adv: bool, loss: LossSpec, numbers: StepNumbers) -> StepSpec:
+    """The options of a step, from its loss, whose components are all known, and its numbers."""
+    fields: dict[str, Any] = {
+        'kind': kind,
+        'normalize_adv': normalize_adv,
+        'clip_low': numbers.clip_ratio,
+        'clip_high': numbers.clip_ratio,
+        'value_weight': numbers.value_weight,
+        'bc_weight': numbers.bc_weight,
+        'grad_clip': numbers.grad_clip,
+    }
+    if kind in _OF_POLICY:
+        fields['entropy_weight'] = numbers.entropy_weight
+        fields['dual_clip'] = numbers.dual_clip
+        fields['measure_kl'] = loss.measure_kl
+    for component in _components_of(kind, loss):
         options = dict(component.options)
         if component.kind == 'surrogate':
             fields['surrogate'] = _SURROGATES[component.name]
-            fields['clip_high'] = options.get('high', clip_ratio)
+            fields['clip_high'] = options.get('high', numbers.clip_ratio)
         elif component.kind == 'value loss':
             fields['value_loss'] = _VALUE_LOSSES[component.name]
             limit = options.get('delta' if component.name == 'huber' else 'range')
-            fields['value_range'] = clip_ratio if limit is None else limit
+            fields['value_range'] = numbers.clip_ratio if limit is None else limit
         else:
             (fields['kl_penalty'],) = numbers.term_weights
-    return StepSpec(kind=kind, normalize_adv=normalize_adv, **fields)
+    return StepSpec(**fields)
 
 
-def _components_of(kind: Kind, numbers: Any) -> list[Any]:
-    """The components that a step of this kind reads; the numbers of a step on the policy alone name an unread value loss too."""
-    components = [numbers.surrogate, *numbers.terms] if kind in (Kind.PPO, Kind.POLICY) else []
-    return [*components, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else components
+def _components_of(kind: Kind, loss: LossSpec) -> list[Any]:
+    """The components that a step of this kind reads."""
+    found: list[Any] = []
+    if kind in _OF_POLICY:
+        found += [loss.surrogate, *loss.terms]
+    if kind in _OF_CRITIC:
+        found.append(loss.value_loss)
+    return found

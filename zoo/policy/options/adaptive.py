@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_of_rows, mean_over
 from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
 """Weight factors if a penalty is above BAND * target, or below target / BAND; RLlib's, after arXiv:1707.06347, sec. 4."""
@@ -24,9 +27,10 @@ class AdaptiveNumbers(UpdateOption):
     Only adaptive rates and the weights of penalties with a target change.
     """
 
+    key = 'policy.learn.learning_rate'
     names = ('update_kl',)
 
-    def attach(self, policy: Owner) -> None:
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         self._policy = policy
         rules = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
         self._rules = {name: rule for name, rule in rules.items() if rule is not None}
@@ -62,7 +66,8 @@ class AdaptiveNumbers(UpdateOption):
         """Adapts weights with a target to the penalties in the last pass of an update, on all ranks. Waits for the device."""
         objective = self._policy.objective
         for i, name, common in self._moving:
-            found, weight = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks)), objective.weights[i]
+            found = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks))
+            weight = objective.weights[i]
             if found > BAND * common.target:
                 weight *= GROWS
             elif found < common.target / BAND:

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,16 +17,21 @@ from zoo.core.errors import RunError
 from zoo.policy.aux_memory import KEPT, AuxMemory
 from zoo.policy.options import UpdateOption
 
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
+
 logger = logging.getLogger(__name__)
 
 
 class ChosenMemory(UpdateOption):
     """Keeps the batches for the auxiliary phase in another place (`aux_memory`), or the newest ones (`aux_window`)."""
 
-    def attach_learn(self, policy: Any) -> None:
+    key = 'policy.learn.aux_memory'
+
+    def fill(self, update: UpdateBuilder, policy: Any) -> None:
         learn = policy.cfg.learn
         self._memory = make_memory(learn.aux_window or learn.aux_freq, learn.aux_memory, learn.aux_window is not None)
-        policy.memory = self._memory
+        update.memory.fill(self, self._memory)
 
     def state_dict(self) -> dict[str, Any]:
         memory = self._memory

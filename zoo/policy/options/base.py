@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from zoo.core.data import Columns, Metrics, Rollout, Transition
 from zoo.policy.modes import Owner as Owner
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 
 class Estimated(NamedTuple):
@@ -22,33 +25,47 @@ class Estimated(NamedTuple):
     weight: Tensor | None
 
 
+def has_own(option: UpdateOption, method: str) -> bool:
+    """Whether an option defines a method of `UpdateOption` itself, so that calling it does something."""
+    return getattr(type(option), method) is not getattr(UpdateOption, method) or method in vars(option)
+
+
 class UpdateOption:
     """Base of update options, which a config adds to a plain policy. The methods of this class change nothing.
 
     To add one, write a subclass and register it with `@OPTION_REGISTRY.register(name)`. `policy.learn.options: [name]` then
     uses it; its class attribute `config`, a Section, declares its keys. It is constructed as `cls(section)`.
-    Attributes: phase: the part of the update whose batches `before_update` gets, if policy and value draw separately;
-      names: names of the metrics that the option adds; components: what an executor must know of it (kind, name, options): C
+    Attributes: key: of the config that chooses it, for errors; phase: the part of the update whose batches `before_update`
+      gets, if policy and value draw separately; names: names of the metrics that the option adds; components: what an executor must know of it (kind, name, options): C
       runs no step with one that it does not know.
     """
 
+    key: ClassVar[str] = ''
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'
     names: tuple[str, ...] = ()
     components: Sequence[Any] = ()
+
+    @property
+    def title(self) -> str:
+        """How errors name it: by its key, or its class."""
+        return self.key or f'option {type(self).__name__}'
 
     def problems(self, policy: Owner) -> Iterator[str]:
         """Yields a sentence for each setting that conflicts with it, or ''; the sentence names both, and the remedy."""
         yield from ()
 
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        """Fills the slots of the policy's update that it chooses; called once, before the update and the modes are built."""
+
     def attach(self, policy: Owner) -> None:
-        """Called once, before the modes are built; it may replace attributes of `policy.samples` and `policy.objective`."""
+        """Older form of `fill`, called after it for one more release: sets attributes of `policy.samples` and others."""
 
     def mechanics(self) -> Mapping[str, Any]:
         """Keywords of `FlatOptimizer.configure` for every optimiser."""
         return {}
 
     def attach_learn(self, policy: Owner) -> None:
-        """Called once, when the learn mode is built; optimisers and passes then exist."""
+        """Called once, when the learn mode is built; the update and the optimisers then exist."""
 
     def set_env_step(self, env_step: int) -> None:
         """Sets its schedules to their values at an env step."""
@@ -79,7 +96,7 @@ class UpdateOption:
         return batch
 
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
-        """Called after the passes on the policy; returns metrics. trained: `zoo.policy.gradient_steps.Trained`."""
+        """Called after the passes on the policy; returns metrics. trained: `zoo.policy.passes.Trained`."""
         return {}
 
     def after_update(self, batch: Columns) -> Metrics:

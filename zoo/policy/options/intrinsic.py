@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import AfterValidator, Field
@@ -34,6 +34,9 @@ from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd, discounted_su
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppo import weighted_mean
 
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
+
 OBS_CLIP = 5.0  # of normalised observations, as published
 NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped
 ENCODER = 'policy.learn.intrinsic.encoder'
@@ -44,7 +47,9 @@ EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checke
 class IntrinsicReward(UpdateOption):
     """Adds the advantages of an intrinsic reward, and trains it after each update."""
 
-    def attach(self, policy: Owner) -> None:
+    key = 'policy.learn.intrinsic'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         given = policy.cfg.learn.intrinsic
         self.component = make_component(INTRINSIC_REGISTRY, given, policy.obs_space, policy.device, policy.seed)
         self.names = tuple(self.component.names)

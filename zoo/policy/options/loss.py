@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from zoo.backend.step import MSE, n_output_of
 from zoo.config.components import make_component, name_of, section_of
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, Trained, n_output_of
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
@@ -26,8 +29,8 @@ class Objective:
     """The losses of a policy, and the current weights of its penalties.
 
     Args: cfg: the resolved section `policy.learn`.
-    Attributes: fixed: numbers of the steps on the policy that do not change during an update; options set some of them;
-      common: for each penalty, the options that all penalties have; surrogate_said: the surrogate, in words of the config.
+    Attributes: weights: of the penalties now; common: for each penalty, the options that all penalties have; surrogate_said:
+      the surrogate, in words of the config.
     """
 
     def __init__(self, cfg: ActorCriticLearnConfig) -> None:
@@ -43,14 +46,7 @@ class Objective:
             raise UserError(
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
             )
-        self.fixed = PolicyNumbers(
-            dual_clip=cfg.dual_clip,
-            grad_clip=cfg.grad_clip,
-            surrogate=self.surrogate,
-            value_loss=self.value_loss,
-            terms=self.penalties,
-            term_weights=tuple(schedule_value(common.weight, 0) for common in self.common),
-        )
+        self.weights = [schedule_value(common.weight, 0) for common in self.common]
 
     @property
     def components(self) -> list[Any]:
@@ -68,14 +64,16 @@ class Objective:
         components = [self.value_loss, *self.penalties]
         return self._changes_value and any(component.name not in KEEP_NO_OLD_VALUE for component in components)
 
-    def metrics_of(self, policy_step: object, value_step: object) -> list[str]:
+    def metrics_of(self, policy_step: object, value_step: object, measures_kl: bool) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
         names = ['total_loss'] if hasattr(policy_step, 'kind') else []
         if self.value_loss != MSE and hasattr(value_step, 'kind'):
             from zoo.rl_utils.value_losses import clips_values
 
             names += ['value_clipfrac'] if clips_values(self.value_loss) else []
-        return names + (['kl', 'ratio_max'] if self.fixed.measure_kl else [])
+        if measures_kl:
+            names += ['kl', 'ratio_max']
+        return names
 
     def shape_critic(self, model: nn.Module) -> None:
         """Makes the critic of a model predict what its loss reads. Raises: UserError if the model cannot."""
@@ -89,14 +87,9 @@ class Objective:
             )
         predict(self.n_value, self.value_loss.decode)
 
-    @property
-    def weights(self) -> list[Any]:
-        return list(self.fixed.term_weights)
-
     def set_weight(self, i: int, weight: float) -> None:
-        weights = self.weights
-        weights[i] = weight
-        self.fixed = self.fixed._replace(term_weights=tuple(weights))
+        """Sets the present weight of penalty i."""
+        self.weights[i] = weight
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
@@ -114,7 +107,9 @@ def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
 class Penalties(UpdateOption):
     """Terms added to the loss of the policy (`policy.learn.penalties`); weights without a target follow their schedules."""
 
-    def attach(self, policy: Owner) -> None:
+    key = 'policy.learn.penalties'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         self._objective = policy.objective
         self._weight_names = [f'{penalty.name}_weight' for penalty in self._objective.penalties]
         self.names = (*(f'penalty_{penalty.name}' for penalty in self._objective.penalties), *self._weight_names)
@@ -124,7 +119,7 @@ class Penalties(UpdateOption):
             if common.target is None:
                 self._objective.set_weight(i, schedule_value(common.weight, env_step))
 
-    def after_passes(self, batch: Columns, trained: Trained) -> Metrics:  # comes before a target moves the weights
+    def after_passes(self, batch: Columns, trained: Any) -> Metrics:  # comes before a target moves the weights
         weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
         return dict(zip(self._weight_names, weights, strict=True))
 
@@ -146,7 +141,7 @@ class ReturnRange(UpdateOption):
 
     names = ('return_outside',)
 
-    def attach(self, policy: Owner) -> None:
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         self._policy = policy
 
     def after_update(self, batch: Columns) -> Metrics:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
 
+from zoo.backend.step import LossSpec, StepNumbers
 from zoo.config.components import make_component, name_of
 from zoo.config.section import value_at
 from zoo.core.data import Columns, Rollout
@@ -19,6 +20,9 @@ from zoo.policy.options import Estimated, Owner, UpdateOption, of_correction
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -122,6 +126,8 @@ STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
 class ProximalPolicy(UpdateOption):
     """Base of options whose loss stays near a proximal policy, and is weighed by its ratio to the policy that acted."""
 
+    key = 'policy.learn.proximal'
+
     def problems(self, policy: Owner) -> Iterator[str]:
         learn, objective = policy.cfg.learn, policy.objective
         if name_of(learn.correction) != 'none':  # a correction weighs the samples of every surrogate
@@ -137,8 +143,9 @@ class ProximalPolicy(UpdateOption):
                 "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
             )
 
-    def attach(self, policy: Owner) -> None:
-        self._policy, learn = policy, policy.cfg.learn
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        self._policy = policy
+        learn = policy.cfg.learn
         meant = of_correction(policy, 'proximal')
         if meant is not None and learn.proximal not in PLAIN_PROXIMAL:
             name = name_of(learn.proximal)
@@ -149,13 +156,12 @@ class ProximalPolicy(UpdateOption):
             )
         component = make_component(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
         self.components = [component]
-        loss = ProximalLoss(dict(component.options).get('rho_max'))
-        policy.objective.fixed = policy.objective.fixed._replace(policy_loss=loss)
+        update.proximal.fill(self, ProximalLoss(dict(component.options).get('rho_max')))
 
 
 @dataclass(frozen=True)
 class ProximalLoss:
-    """`zoo.policy.gradient_steps.surrogate_loss` near the proximal policy, whose logits are the column 'logit_proximal'.
+    """`zoo.policy.ppo.surrogate_loss` near the proximal policy, whose logits are the column 'logit_proximal'.
 
     The surrogate is of p_new / p_proximal, and weighed by p_proximal / p_behaviour, at most rho_max (arXiv:2110.00641, eq. 3).
     """
@@ -164,16 +170,19 @@ class ProximalLoss:
     has_kernel: ClassVar[bool] = True
 
     def __call__(
-        self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
+        self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], loss: LossSpec, numbers: StepNumbers
     ) -> tuple[Tensor, dict[str, Tensor]]:
         from zoo.rl_utils.surrogates import gain_of, importance_of
 
-        action, weight, log_old = minibatch['action'], minibatch.get('weight', None), minibatch['log_old']
-        log_new, log_proximal = dist.log_prob(logit, action), dist.log_prob(minibatch['logit_proximal'], action)
+        action = minibatch['action']
+        weight = minibatch.get('weight', None)
+        log_old = minibatch['log_old']
+        log_new = dist.log_prob(logit, action)
+        log_proximal = dist.log_prob(minibatch['logit_proximal'], action)
         importance = importance_of(log_new, log_old, log_proximal, weight, self.rho_max)
-        gain = partial(gain_of, numbers.surrogate, numbers.dual_clip, importance)
-        loss, log_ratio = policy_loss(log_new, log_proximal, minibatch['adv'], weight, numbers.clip_ratio, gain)
-        return loss, {'log_ratio': log_ratio, 'log_old_ratio': zeroed(log_new.detach() - log_old, weight)}
+        gain = partial(gain_of, loss.surrogate, numbers.dual_clip, importance)
+        error, log_ratio = policy_loss(log_new, log_proximal, minibatch['adv'], weight, numbers.clip_ratio, gain)
+        return error, {'log_ratio': log_ratio, 'log_old_ratio': zeroed(log_new.detach() - log_old, weight)}
 
 
 class RecentPolicy(ProximalPolicy):
@@ -184,21 +193,22 @@ class RecentPolicy(ProximalPolicy):
 
 
 def averaged_logit(
-    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: Any
+    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], loss: LossSpec
 ) -> dict[str, Tensor]:
     """Returns the column 'logit_proximal' by the averaged parameters of the first optimiser."""
     from zoo.backend.trace import replaced
 
     with replaced(model, optimizers[0].averaged):  # not in no_grad, where `forward` ignores the number format of a step
-        return {'logit_proximal': numbers.forward(model, 'compute_actor', minibatch)[0]['logit'].detach()}
+        output, _ = loss.forward(model, 'compute_actor', minibatch)
+    return {'logit_proximal': output['logit'].detach()}
 
 
 class AveragedPolicy(ProximalPolicy):
     """Proximal policy 'ewma': the optimiser of the policy keeps an average of its parameters, by which steps weigh samples."""
 
-    def attach(self, policy: Owner) -> None:
-        super().attach(policy)
-        policy.objective.fixed = policy.objective.fixed._replace(columns=averaged_logit)
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        super().fill(update, policy)
+        update.extra_columns.fill(self, averaged_logit)
 
     def mechanics(self) -> Mapping[str, Any]:
         return {'average_decay': make_component(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}
@@ -214,6 +224,7 @@ class AveragedPolicy(ProximalPolicy):
 class VTrace(UpdateOption):
     """Computes V-trace advantages and returns of whole rollouts, by the ratios of the current policy to the one that acted."""
 
+    key = 'policy.learn.correction'
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'all'
 
     def problems(self, policy: Owner) -> Iterator[str]:
@@ -231,15 +242,17 @@ class VTrace(UpdateOption):
         if policy.cfg.learn.baseline == 'none':
             yield f"{start} but baseline is 'none': no critic enters the advantages; use correction 'none'"
 
-    def attach(self, policy: Owner) -> None:
-        self._policy, learn, given = policy, policy.cfg.learn, policy.cfg.collect.estimator
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        self._policy = policy
+        learn = policy.cfg.learn
+        given = policy.cfg.collect.estimator
         meant = of_correction(policy, 'estimator')
         if given not in PLAIN_ESTIMATOR:
             raise UserError(
                 f'policy.learn.correction is {name_of(learn.correction)!r}, which is estimator {meant["type"]!r} with the '
                 f'ratios of each rollout, but policy.collect.estimator is {given!r}; drop one of the two'
             )
-        policy.samples.estimate_by(meant)
+        update.estimator.fill(self, meant)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         from zoo.policy.options.passes import transition_columns

@@ -7,86 +7,46 @@ their update rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.choose import Named
-from zoo.backend.executor import Numbers, Step
 from zoo.config.components import make_component
 from zoo.core.data import Columns, Metrics, Rollout, first_leaf, map_tensors, send
 from zoo.core.errors import UserError
-from zoo.core.ranks import mean_over
+from zoo.core.ranks import Ranks, mean_over
 from zoo.core.registry import DRAW_REGISTRY
-from zoo.policy.gradient_steps import Passes, Trained
-from zoo.policy.metrics import summaries
 from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
+from zoo.policy.passes import StopAfter
 from zoo.rl_utils.check import check_pair, check_returned
-from zoo.rl_utils.optimizer import FlatOptimizer
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 
-class InterruptedPasses(Passes):
-    """Passes that may stop early by target_kl, and may recompute columns of the batch in between."""
-
-    renew: Callable[[Columns], Columns] | None = None
-
-    @classmethod
-    def like(cls, other: Passes) -> InterruptedPasses:
-        """The passes of a policy, which may now be interrupted."""
-        new = cls.__new__(cls)
-        vars(new).update(vars(other))
-        return new
-
-    def run(
-        self,
-        step: Step,
-        optimizers: Sequence[FlatOptimizer],
-        numbers: Numbers,
-        n_pass: int,
-        batch: Columns,
-        batch_size: int | None = None,
-    ) -> Trained:
-        target_kl = self._cfg.target_kl
-        by_minibatch = target_kl is not None and self._cfg.target_kl_at == 'minibatch'
-        found: list[Metrics] = []
-        n_done, n_last, is_over = 0, 0, False
-        columns, stream = self._samples.read_by_steps(batch), self._order_stream()
-        while n_done < n_pass and not is_over:
-            if n_done and self.renew is not None:
-                columns = self._samples.read_by_steps(self.renew(batch))
-            plan, n_last = self._plan(columns, 1, batch_size, stream), 0
-            for order in plan.order.split(plan.batch_size if by_minibatch else plan.order.shape[1], dim=1):
-                found.append(self.steps(step, optimizers, plan._replace(order=order), numbers))
-                n_last += len(next(iter(found[-1].values())))
-                is_over = (
-                    target_kl is not None
-                    and 'kl' in found[-1]
-                    and bool(mean_over(found[-1]['kl'].mean(), self._ranks) > KL_FACTOR * target_kl)
-                )
-                if is_over:
-                    break
-            n_done += 1
-        metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
-        return Trained(summaries(metrics), n_done, metrics, n_last)
-
-
 class ChosenDraw(UpdateOption):
     """`policy.learn.draw` orders the entries of each pass, in place of 'shuffle'."""
 
-    def attach_learn(self, policy: Owner) -> None:
-        policy.passes.order_entries = partial(checked_draw, make_component(DRAW_REGISTRY, policy.cfg.learn.draw))
+    key = 'policy.learn.draw'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        draw = make_component(DRAW_REGISTRY, policy.cfg.learn.draw)
+        update.draw.fill(self, partial(checked_draw, draw))
 
 
 class EarlyStop(UpdateOption):
     """Passes end once KL(old || new) exceeds 1.5 times `policy.learn.target_kl`."""
+
+    key = 'policy.learn.target_kl'
 
     def problems(self, policy: Owner) -> Iterator[str]:
         learn = policy.cfg.learn
@@ -96,13 +56,24 @@ class EarlyStop(UpdateOption):
                 "its own; use target_kl_at 'epoch', or accumulate 1"
             )
 
-    def attach_learn(self, policy: Owner) -> None:
-        policy.passes = InterruptedPasses.like(policy.passes)
-        policy.objective.fixed = policy.objective.fixed._replace(measure_kl=True)
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        learn = policy.cfg.learn
+        is_over = partial(is_far, limit=KL_FACTOR * learn.target_kl, ranks=policy.run.ranks)
+        update.stop_after.fill(self, StopAfter(learn.target_kl_at, is_over))
+        update.measure_kl()
+
+
+def is_far(metrics: Metrics, limit: float, ranks: Ranks) -> bool:
+    """Whether the mean KL of steps, [n], over all ranks is above the limit; False for steps without it, of a critic."""
+    if 'kl' not in metrics:
+        return False
+    return bool(mean_over(metrics['kl'].mean(), ranks) > limit)
 
 
 class RecomputedAdvantages(UpdateOption):
     """Values, advantages and returns are computed again before every pass but the first (arXiv:2006.05990, sec. 3.5)."""
+
+    key = 'policy.learn.recompute_adv'
 
     def problems(self, policy: Owner) -> Iterator[str]:
         if policy.cfg.learn.baseline == 'none':
@@ -113,9 +84,8 @@ class RecomputedAdvantages(UpdateOption):
                 'sequences; use recompute_adv=false'
             )
 
-    def attach_learn(self, policy: Owner) -> None:
-        policy.passes = InterruptedPasses.like(policy.passes)
-        policy.passes.renew = partial(recomputed, policy)
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        update.renew.fill(self, partial(recomputed, policy))
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         return transition_columns(rollout, estimated)
@@ -130,19 +100,23 @@ def transition_columns(rollout: Rollout, estimated: Estimated) -> dict[str, Any]
 @torch.no_grad()
 def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     """Returns a batch of a whole rollout with values, advantages and returns by the current critic."""
-    n_step, samples = policy.cfg.collect.n_step, policy.samples
+    n_step = policy.cfg.collect.n_step
+    samples = policy.samples
 
     def by_step(x: Tensor) -> Tensor:
         return x.view(n_step, -1)
 
-    outputs = by_step(policy.compute_critic(batch['obs'])), by_step(policy.compute_critic(batch['next_obs']))
+    value = by_step(policy.compute_critic(batch['obs']))
+    next_value = by_step(policy.compute_critic(batch['next_obs']))
     log_ratio = []
     if samples.by_ratios:
-        now, then = (policy.dist.log_prob(x, batch['action']) for x in (policy.logit_of(batch), batch['logit']))
-        log_ratio = [by_step(now - then)]
-    found = samples.estimate(outputs, *(by_step(batch[key]) for key in ('reward', 'done', 'traj_flag')), *log_ratio)
+        now = policy.dist.log_prob(policy.logit_of(batch), batch['action'])
+        then = policy.dist.log_prob(batch['logit'], batch['action'])
+        log_ratio.append(by_step(now - then))
+    rewards_and_ends = [by_step(batch[key]) for key in ('reward', 'done', 'traj_flag')]
+    found = samples.estimate((value, next_value), *rewards_and_ends, *log_ratio)
     if 'value_output' in batch:
-        found['value_output'] = outputs[0]
+        found['value_output'] = value
     columns = {name: x.flatten() for name, x in found.items()}
     for option in samples.options:
         columns['adv'] = option.advantage({**batch, **columns})
@@ -159,13 +133,14 @@ class OptimizerMechanics(UpdateOption):
                 "use 'bf16' or 'fp32', or policy.device=cuda"
             )
 
-    def attach(self, policy: Owner) -> None:
+    key = 'policy.learn.precision'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         learn = policy.cfg.learn
         self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
         self.components = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
         if 'precision' in self._settings:
-            fixed = policy.objective.fixed
-            policy.objective.fixed = fixed._replace(forward=ForwardInPrecision(learn.precision, fixed.forward))
+            update.around_forward.append(partial(ForwardInPrecision, learn.precision))
 
     def mechanics(self) -> Mapping[str, Any]:
         return self._settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
@@ -16,6 +16,9 @@ from zoo.core.registry import PLASTICITY_REGISTRY, Component
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.options import Owner, UpdateOption
 
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
+
 
 class Plasticity(UpdateOption):
     """Calls a component of PLASTICITY_REGISTRY once per `every` updates (`every`: an option of the component, else 1).
@@ -25,17 +28,21 @@ class Plasticity(UpdateOption):
     have them, since no seed reproduces those of a model given by the user, or of one that began from another run.
     """
 
+    key = 'policy.learn.plasticity'
+
     def problems(self, policy: Owner) -> Iterator[str]:
         component = make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
         if isinstance(component, Component) and component.function is reset_last:
             names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
             yield _unmatched(dict(component.options)['layers'], names)
 
-    def attach(self, policy: Owner) -> None:
-        self._policy, self._component = policy, make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        self._policy = policy
+        self._component = make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
         self._every = dict(self._component.options).get('every', 1)
         self._named = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-        self._generator, self._n_update = torch_generator(policy.seed, 'plasticity'), 0
+        self._generator = torch_generator(policy.seed, 'plasticity')
+        self._n_update = 0
         self.model_replaced()
 
     def after_update(self, batch: Columns) -> Metrics:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -9,17 +11,23 @@ from zoo.core.data import Transition
 from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
 
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
+
 
 class RewardNorm(UpdateOption):
     """Divides rewards by the running deviation of their discounted sum, and clips them to +-10."""
 
-    def attach(self, policy: Owner) -> None:
-        learn, collect = policy.cfg.learn, policy.cfg.collect
-        self._statistics = policy.normalizers['reward'] = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
-        gamma = learn.reward_norm_discount
-        self._gamma = collect.discount_factor if gamma is None else gamma
+    key = 'policy.learn.reward_norm'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        self._statistics = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
+        update.normalizers['reward'] = self._statistics
+        self._gamma = policy.cfg.learn.reward_norm_discount
+        if self._gamma is None:
+            self._gamma = policy.cfg.collect.discount_factor
         self._carry: Tensor | None = None  # [B], what the last rollout adds to the next one's sums
-        policy.samples.scaled_reward = self.scaled
+        update.reward_scale.fill(self, self.scaled)
 
     def scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
         """Divides rewards [T, B] by the running deviation of each env's discounted sum, which restarts with each episode.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from zoo.core.data import Columns
 from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd
+
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
 
 
 class ValueNorm(UpdateOption):
@@ -18,14 +21,16 @@ class ValueNorm(UpdateOption):
     with the same statistics with which it was trained. If a buffer gives draws, returns count once, when they are collected.
     """
 
+    key = 'policy.learn.value_norm'
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'value'
 
-    def attach(self, policy: Owner) -> None:
-        self._samples = policy.samples
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+        self._policy = policy
         self._learns_from_draws = policy.run.n_draw is not None
-        self._statistics = policy.normalizers['value'] = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
-        policy.samples.units = self._statistics
-        policy.samples.inputs.append(self.in_units_of_critic)
+        self._statistics = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
+        update.normalizers['value'] = self._statistics
+        update.units.fill(self, self._statistics)
+        update.inputs.append(self.in_units_of_critic)
 
     def in_units_of_critic(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Converts 'value' and 'return_' to the unit of the critic's output, in which steps read them."""
@@ -36,5 +41,5 @@ class ValueNorm(UpdateOption):
 
     def before_update(self, batch: Columns) -> Columns:
         if not self._learns_from_draws:
-            self.rows_collected(*self._samples.rows_once(batch))
+            self.rows_collected(*self._policy.samples.rows_once(batch))
         return batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,12 +14,17 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
 
+if TYPE_CHECKING:
+    from zoo.policy.update import UpdateBuilder
+
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
 """Estimators that use a value of the critic for the rewards after a step."""
 
 
 class NoBaseline(UpdateOption):
     """Uses returns as advantages. Steps of unfinished episodes have weight 0, since no critic estimates later rewards."""
+
+    key = 'policy.learn.baseline'
 
     def problems(self, policy: Owner) -> Iterator[str]:
         estimator = name_of(policy.cfg.collect.estimator)
@@ -29,10 +34,10 @@ class NoBaseline(UpdateOption):
                 "values for what follows a step; use estimator 'returns', or baseline 'critic'"
             )
 
-    def attach(self, policy: Owner) -> None:
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         self._ranks = policy.run.ranks
-        policy.samples.reference = torch.zeros_like
-        policy.has_critic = False
+        update.baseline.fill(self, torch.zeros_like)
+        update.has_critic.fill(self, False)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
@@ -42,7 +47,9 @@ class NoBaseline(UpdateOption):
 class WholeEpisodes(UpdateOption):
     """Gives weight 0 to steps whose episode continues after the rollout."""
 
-    def attach(self, policy: Owner) -> None:
+    key = 'policy.collect.batch_mode'
+
+    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
         self._ranks = policy.run.ranks
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:

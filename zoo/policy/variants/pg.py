@@ -22,7 +22,7 @@ from zoo.policy.config import (
     OnPolicyCollectConfig,
     PolicyConfig,
 )
-from zoo.policy.gradient_steps import policy_step
+from zoo.policy.ppo import policy_step
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 OF_CRITIC = ('critic_learning_rate', 'value_loss', 'value_norm')
@@ -87,7 +87,7 @@ class PGPolicy(ActorCriticPolicy):
     cfg: PGConfig
     config: ClassVar[type[PolicyConfig]] = PGConfig
     step: ClassVar[Step] = staticmethod(policy_step)
-    """The gradient step, see zoo.policy.gradient_steps; a subclass may have its own."""
+    """The gradient step, see zoo.policy.ppo; a subclass may have its own."""
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         return {'actor': self._make_optimizer(actor_parameters(self._model, self.obs_space))}
@@ -98,9 +98,10 @@ class PGPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         batch = self._begin_update(batch)
-        metrics = self._train_policy(
-            batch, 1, type(self).step, list(self.optimizers.values()), self.cfg.learn.batch_size
-        )
+        numbers = self._step_numbers()
+        for plan in self.passes.over(batch, 1, self.cfg.learn.batch_size):
+            self.passes.take(self.step, list(self.optimizers.values()), plan, self.loss, numbers)
+        metrics = self._policy_metrics(batch, self.passes.trained(), self.step, numbers)
         return metrics | self._end_update(batch)
 
     def _monitor_vars_learn(self) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from zoo.backend.step import LossSpec, StepNumbers
 from zoo.core.data import Metrics, Minibatch
 from zoo.core.registry import PHASE_REGISTRY
-from zoo.policy.gradient_steps import descend
-from zoo.policy.ppg import Phase, PPGPolicy, ValueNumbers, joint_loss
-from zoo.policy.ppo import PPOPolicy
+from zoo.policy.ppg import Phase, PPGPolicy, joint_loss
+from zoo.policy.ppo import PPOPolicy, descend
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import added
@@ -35,19 +35,25 @@ PPGPolicy.with_updates(
 
 
 def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    loss: LossSpec,
+    numbers: StepNumbers,
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 
     Args: minibatch: its return_ is the target of the auxiliary head, for DNA the critic's values. Returns: as `aux_step`.
     Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
     """
-    output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
+    output, minibatch = loss.forward(model, 'compute_aux', minibatch)
     auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
+    total = added(auxiliary_loss, numbers.bc_weight, cloning_loss)
     return {
         'auxiliary_loss': auxiliary_loss.detach(),
         'behavioral_cloning_loss': cloning_loss.detach(),
-        'aux_grad_norm': descend(optimizers, added(auxiliary_loss, numbers.bc_weight, cloning_loss), numbers.grad_clip),
+        'aux_grad_norm': descend(optimizers, total, numbers.grad_clip),
     }
 
 

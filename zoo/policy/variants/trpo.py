@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from zoo.backend.executor import Found, SplitStep
+from zoo.backend.step import Found, LossSpec, SplitStep, StepNumbers, with_log_old
 from zoo.config.components import component_of, name_of
 from zoo.config.schedule import Schedule
 from zoo.core.data import Columns, Metrics
@@ -18,9 +18,10 @@ from zoo.core.ranks import mean_over_
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
-from zoo.policy.gradient_steps import gradient_ready, policy_terms, step_summary, with_log_old
-from zoo.policy.metrics import explained_variance
-from zoo.policy.ppg import ValueNumbers, value_step
+from zoo.policy.hooks import gradient_ready
+from zoo.policy.metrics import explained_variance, step_summary
+from zoo.policy.ppg import value_step
+from zoo.policy.ppo import policy_terms
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import loss_mean, zeroed
@@ -88,18 +89,26 @@ class TRPOPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """One natural gradient step of the policy, then passes of the critic."""
-        cfg = self.cfg.learn
         batch = self._begin_update(batch)
-        metrics = self._train_policy(batch, 1, self._step, [self.optimizers['actor']], batch_size=None)
-        fixed = self.objective.fixed
-        numbers = ValueNumbers(self.rates.clip_range, fixed.grad_clip, fixed.value_loss, forward=fixed.forward)
-        critic, n_pass = [self.optimizers['critic']], cfg.epoch_per_collect
-        metrics |= self.passes.run(self.value_step, critic, numbers, n_pass, batch, cfg.batch_size).metrics
+        numbers = self._step_numbers()
+        for plan in self.passes.over(batch, 1, batch_size=None):
+            self.passes.take(self._step, [self.optimizers['actor']], plan, self.loss, numbers)
+        metrics = self._policy_metrics(batch, self.passes.trained(), self._step, numbers)
+        of_critic = numbers._replace(value_weight=1.0)
+        for plan in self.passes.over(batch, self.cfg.learn.epoch_per_collect, self.cfg.learn.batch_size):
+            self.passes.take(self.value_step, [self.optimizers['critic']], plan, self.loss, of_critic)
+        metrics |= self.passes.trained().metrics
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)
 
     def natural_step(
-        self, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Any, numbers: Any
+        self,
+        model: nn.Module,
+        dist: ActionDist,
+        optimizers: Sequence[FlatOptimizer],
+        minibatch: Any,
+        loss: LossSpec,
+        numbers: StepNumbers,
     ) -> Found:
         """Takes one natural gradient step: theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g.
 
@@ -112,11 +121,11 @@ class TRPOPolicy(ActorCriticPolicy):
         parameters = [p for name, p in model.eval().named_parameters() if name in names]
 
         def losses(old: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Found]:
-            output, rows = numbers.forward(model, 'compute_actor', minibatch)
-            loss, metrics = policy_terms(dist, output, rows, numbers)
+            output, rows = loss.forward(model, 'compute_actor', minibatch)
+            total, metrics = policy_terms(dist, output, rows, loss, numbers)
             logit, weight = output['logit'], rows.get('weight', None)
             old = logit.detach() if old is None else old
-            return loss, loss_mean(zeroed(dist.kl(old, logit), weight), weight), old, metrics
+            return total, loss_mean(zeroed(dist.kl(old, logit), weight), weight), old, metrics
 
         def over_ranks(x: Tensor) -> Tensor:
             return mean_over_(x.detach().clone(), optimizer.ranks)
@@ -126,11 +135,11 @@ class TRPOPolicy(ActorCriticPolicy):
             return torch.cat([grad.reshape(-1) for grad in found])
 
         with torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrent layers have no second derivative
-            loss, kl, logit, at_first = losses()
+            total, kl, logit, at_first = losses()
         slope = flat_gradient(kl, create_graph=True)
         optimizer.zero_grad()
-        optimizer.grad.copy_(flat_gradient(loss, retain_graph=True))
-        gradient_ready(optimizers, loss)
+        optimizer.grad.copy_(flat_gradient(total, retain_graph=True))
+        gradient_ready(optimizers, total)
         optimizer.share_gradient()
 
         def fisher(x: Tensor) -> Tensor:
@@ -142,13 +151,13 @@ class TRPOPolicy(ActorCriticPolicy):
         step = torch.where(length > 0, (2 * cfg.max_kl / length).sqrt(), 0.0) * direction
         optimizer.note_step(torch.where(step.isfinite().all(), norm, torch.nan))
         optimizer.advance()
-        step, theta, before = step.nan_to_num(0.0, 0.0, 0.0), optimizer.param.clone(), over_ranks(loss)
+        step, theta, before = step.nan_to_num(0.0, 0.0, 0.0), optimizer.param.clone(), over_ranks(total)
         for n_halved in range(cfg.line_search + 1):
             with torch.no_grad():
                 optimizer.param.copy_(theta + 0.5**n_halved * step)
-                loss, kl, _, metrics = losses(logit)
+                total, kl, _, metrics = losses(logit)
             kl = over_ranks(kl)
-            if not cfg.line_search or (kl <= cfg.max_kl and over_ranks(loss) < before):
+            if not cfg.line_search or (kl <= cfg.max_kl and over_ranks(total) < before):
                 break
         else:
             n_halved, kl, metrics = cfg.line_search + 1, torch.zeros_like(kl), at_first

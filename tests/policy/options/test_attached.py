@@ -1,0 +1,156 @@
+"""Options of the older form: what `attach` and `attach_learn` set fills a slot, with a warning that names it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policy.test_ppo import parameters, ppo, samples_of
+from zoo.config.section import Section
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTION_REGISTRY
+from zoo.policy.options import UpdateOption
+
+
+def halved(data: Any, weight: Any) -> Any:
+    return data['reward'] / 2
+
+
+def sharper(forward: Any, model: Any, method: str, minibatch: Any) -> Any:
+    output, rows = forward(model, method, minibatch)
+    return {**output, 'logit': 3 * output['logit']}, rows
+
+
+def first_half(columns: Any, n_pass: int, generator: Any) -> Any:
+    n = len(columns['adv'])
+    return torch.arange(n).remainder(n // 2).expand(n_pass, n).contiguous(), columns
+
+
+def flipped(columns: Any) -> Any:
+    return {**columns, 'adv': -columns['adv']}
+
+
+class Base(UpdateOption):
+    config = Section
+
+    def __init__(self, cfg: Any) -> None:
+        pass
+
+
+@OPTION_REGISTRY.register('old_reward', force=True)
+class OldReward(Base):
+    def attach(self, policy: Any) -> None:
+        policy.samples.scaled_reward = halved
+
+
+@OPTION_REGISTRY.register('new_reward', force=True)
+class NewReward(Base):
+    def fill(self, update: Any, policy: Any) -> None:
+        update.reward_scale.fill(self, halved)
+
+
+@OPTION_REGISTRY.register('old_inputs', force=True)
+class OldInputs(Base):
+    def attach(self, policy: Any) -> None:
+        policy.samples.inputs.append(flipped)
+
+
+@OPTION_REGISTRY.register('new_inputs', force=True)
+class NewInputs(Base):
+    def fill(self, update: Any, policy: Any) -> None:
+        update.inputs.append(flipped)
+
+
+@OPTION_REGISTRY.register('old_forward', force=True)
+class OldForward(Base):
+    def attach(self, policy: Any) -> None:
+        fixed = policy.objective.fixed
+        policy.objective.fixed = fixed._replace(forward=partial(sharper, fixed.forward))
+
+
+@OPTION_REGISTRY.register('late_forward', force=True)
+class LateForward(Base):
+    def attach_learn(self, policy: Any) -> None:
+        fixed = policy.objective.fixed
+        policy.objective.fixed = fixed._replace(forward=partial(sharper, fixed.forward))
+
+
+@OPTION_REGISTRY.register('new_forward', force=True)
+class NewForward(Base):
+    def fill(self, update: Any, policy: Any) -> None:
+        update.around_forward.append(lambda forward: partial(sharper, forward))
+
+
+@OPTION_REGISTRY.register('late_draw', force=True)
+class LateDraw(Base):
+    def attach_learn(self, policy: Any) -> None:
+        policy.passes.order_entries = first_half
+
+
+@OPTION_REGISTRY.register('late_steps', force=True)
+class LateSteps(Base):
+    def attach_learn(self, policy: Any) -> None:
+        policy.passes.steps = partial(self.steps, policy.passes.steps)
+
+    def steps(self, steps: Any, step: Any, optimizers: Any, plan: Any, numbers: Any) -> Any:
+        return steps(step, optimizers, plan._replace(columns=flipped(plan.columns)), numbers)
+
+
+@OPTION_REGISTRY.register('new_draw', force=True)
+class NewDraw(Base):
+    def fill(self, update: Any, policy: Any) -> None:
+        update.draw.fill(self, first_half)
+
+
+@OPTION_REGISTRY.register('new_each_pass', force=True)
+class NewEachPass(Base):
+    def fill(self, update: Any, policy: Any) -> None:
+        update.each_pass.fill(self, lambda columns, train_iter: flipped(columns))
+
+
+def trained(*options: str) -> dict[str, torch.Tensor]:
+    policy = ppo(dict(executor='eager', epoch_per_collect=2, batch_size=16, options=list(options)))
+    for k in range(2):
+        policy.learn_mode.forward(samples_of(policy, k))
+    return parameters(policy)
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'slot'),
+    [
+        ('old_reward', 'new_reward', 'reward_scale'),
+        ('old_inputs', 'new_inputs', 'inputs'),
+        ('old_forward', 'new_forward', 'around_forward'),
+        ('late_forward', 'new_forward', 'around_forward'),
+        ('late_draw', 'new_draw', 'draw'),
+        ('late_steps', 'new_each_pass', 'each_pass'),
+    ],
+)
+def test_an_option_of_the_older_form_trains_as_one_that_fills_the_slot_of_its_warning(
+    old: str, new: str, slot: str
+) -> None:
+    with pytest.warns(DeprecationWarning, match=rf'use update\.{slot}'):
+        found = trained(old)
+    want, plain = trained(new), trained()
+    assert all(torch.equal(found[name], want[name]) for name in want)
+    assert any(not torch.equal(want[name], plain[name]) for name in want)
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_a_slot_that_an_option_of_the_older_form_fills_again_is_refused_with_both_names() -> None:
+    with pytest.raises(UserError, match='option NewReward and option OldReward both choose how rewards count'):
+        ppo(dict(options=['new_reward', 'old_reward']))
+
+
+def test_old_module_of_steps_warns_and_has_its_names() -> None:
+    sys.modules.pop('zoo.policy.gradient_steps', None)
+    with pytest.warns(DeprecationWarning, match=r'import steps and losses from zoo\.policy\.ppo'):
+        old = importlib.import_module('zoo.policy.gradient_steps')
+    numbers = old.PolicyNumbers(0.1, policy_loss=halved)
+    assert (numbers.clip_ratio, numbers.policy_loss, numbers.columns) == (0.1, halved, None)
+    assert old.ppo_step is importlib.import_module('zoo.policy.ppo').ppo_step
