@@ -12,6 +12,7 @@ from zoo.core.data import Columns
 
 Batch = Columns
 """Samples [n] for one call of `learn_mode.forward`, or {'policy': samples, 'value': samples} if these parts draw separately."""
+PARTS = ('policy', 'value')
 
 
 class BufferConfig(Section):
@@ -52,9 +53,6 @@ class Buffer(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in, before the first push; an empty one leaves a buffer empty."""
-
-
-PARTS = ('policy', 'value')
 
 
 def n_draw_of(buffer: ConfigLike) -> int | None:

@@ -271,7 +271,9 @@ class Draws:
             n_eligible = len(eligible)
         suffices = n_eligible >= self._cfg.n_sample
         # without max_use all ranks have equally many eligible rows; random draws make use counts differ
-        if not (suffices if self._cfg.max_use is None else all(self._ranks.gather(suffices))):
+        if self._cfg.max_use is not None:
+            suffices = all(self._ranks.gather(suffices))
+        if not suffices:
             return None
         rows = self._choose(eligible, n_eligible)
         if eligible is not None:

@@ -19,6 +19,8 @@ from zoo.model.inputs import check_mask, has_windows, make_input, update_input, 
 from zoo.model.layers import Layers, ValueHead
 from zoo.rl_utils.distribution import make_dist
 
+ARCHS: dict[bool | str, Arch] = {False: 'dual', 'off': 'dual', True: 'shared', 'both': 'shared', 'detach': 'detach'}
+
 
 class Networks(nn.Module):
     """The networks of an actor and a critic: one input stage, and an encoder and a head for each; the encoders may be one.
@@ -115,7 +117,9 @@ class Networks(nn.Module):
         marks = None
         if self.sees_window:
             marks = obs[WINDOW_MASK]
-        update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight, marks)
+        if self.leaf is not None:
+            obs = obs[self.leaf]
+        update_input(self.input, obs, weight, marks)
 
     def encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""
@@ -185,10 +189,9 @@ class ActorCritic(Networks):
         """The features that the policy head and the value head take; no gradient is stopped."""
         x = self.encoder_input(obs)
         feature = self.actor_encoder(x)
-        return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
-
-
-ARCHS: dict[bool | str, Arch] = {False: 'dual', 'off': 'dual', True: 'shared', 'both': 'shared', 'detach': 'detach'}
+        if self.arch != 'dual':
+            return feature, feature
+        return feature, self.critic_encoder(x)
 
 
 @MODEL_REGISTRY.register('vac')

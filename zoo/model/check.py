@@ -18,6 +18,10 @@ from zoo.core.spaces import Space, empty_obs
 from zoo.model.config import OF_DISTRIBUTION, ActorCriticConfig
 from zoo.rl_utils.distribution import ActionDist, fitting
 
+_N = 3  # rows of the probe; unlikely to be confused with a size of a space
+_LENGTH = 4  # steps of the probe's sequence
+_METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic')
+
 
 def set_fields(cfg: Section, default_type: str | None) -> list[str]:
     """The names of the fields of a resolved section `policy.model` that differ from their defaults.
@@ -62,11 +66,6 @@ def unread_option(cfg: ActorCriticConfig, dist: ActionDist, action_space: Space)
                 f'{dist.name!r}, which does not read it; leave it at {shown}{use}'
             )
     return ''
-
-
-_N = 3  # rows of the probe; unlikely to be confused with a size of a space
-_LENGTH = 4  # steps of the probe's sequence
-_METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic')
 
 
 @torch.no_grad()

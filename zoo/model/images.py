@@ -17,6 +17,7 @@ from zoo.model.shortcut import may_skip_call
 
 logger = logging.getLogger(__name__)
 LARGEST_BYTE = 255
+Precision = Literal['fp32', 'bf16', 'auto']
 
 
 class ImageShape(NamedTuple):
@@ -135,9 +136,6 @@ def flat_pixels(x: Tensor) -> Tensor:
     if flat.dtype == torch.uint8:
         return flat / LARGEST_BYTE
     return flat
-
-
-Precision = Literal['fp32', 'bf16', 'auto']
 
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:

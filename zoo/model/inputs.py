@@ -35,6 +35,8 @@ from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd
 
 OBS_CLIP = 10.0  # of normalised observations, by default
+LARGE_BYTE = 100
+"""Bytes up to this number may enter a network unscaled without a word; networks learn slowly from numbers far beyond 1."""
 
 
 def make_input(
@@ -264,10 +266,6 @@ def check_mask(obs_space: Space, dist: ActionDist) -> bool:
             f'for each choice of the {dist.name} distribution; change the env'
         )
     return True
-
-
-LARGE_BYTE = 100
-"""Bytes up to this number may enter a network unscaled without a word; networks learn slowly from numbers far beyond 1."""
 
 
 def unscaled_bytes(obs_space: Space) -> list[str]:

@@ -224,7 +224,10 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
         if not isinstance(space, _SPACES.get(each, object)):
             continue
         kind = DISTRIBUTION_REGISTRY.get(each)
-        if kind.is_default and (dist := kind.of_space(space, given)) is not None:
+        if not kind.is_default:
+            continue
+        dist = kind.of_space(space, given)
+        if dist is not None:
             return dist
     raise UserError(f'the actions are {space}, which no default distribution can draw; use another action space')
 

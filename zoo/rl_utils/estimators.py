@@ -217,5 +217,10 @@ def q_error(
     taken = wide(q).gather(-1, action.unsqueeze(-1)).squeeze(-1)
     if weight is not None:
         taken = torch.where(weight > 0, taken, target)
-    error = huber_loss(taken, target, reduction='none', delta=torch.inf if huber_delta is None else huber_delta)
-    return (error if weight is None else torch.where(weight > 0, error * weight, 0.0)).mean(), taken
+    delta = torch.inf
+    if huber_delta is not None:
+        delta = huber_delta
+    error = huber_loss(taken, target, reduction='none', delta=delta)
+    if weight is not None:
+        error = torch.where(weight > 0, error * weight, 0.0)
+    return error.mean(), taken

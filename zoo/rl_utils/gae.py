@@ -91,7 +91,10 @@ def advantage_of(data: gae_data, gamma: float, lambda_: float) -> Tensor:
         traj_flag = done
     if value.dim() == reward.dim() + 1:  # [T, B] -> [T, B, 1]: the agents share reward and ends
         reward = reward.unsqueeze(-1)
-        done, traj_flag = (None if x is None else x.unsqueeze(-1) for x in (done, traj_flag))
+        if done is not None:
+            done = done.unsqueeze(-1)
+        if traj_flag is not None:
+            traj_flag = traj_flag.unsqueeze(-1)
     if done is None:
         bootstrap = next_value
     else:

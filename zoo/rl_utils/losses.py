@@ -329,7 +329,9 @@ def error_of_component(
             distance = (value - data.value_old).abs()
         else:
             distance = (value - return_).square()
-        is_outside = distance > (clip_ratio if limit is None else limit)
+        if limit is None:
+            limit = clip_ratio
+        is_outside = distance > limit
         return error, {'value_clipfrac': weighted_mean(is_outside.to(value.dtype), weight)}
 
 

@@ -57,13 +57,14 @@ class Mechanics(NamedTuple):
 
 def first_values(mechanics: Mechanics, param: Tensor) -> dict[str, Tensor]:
     """Initial values of the tensors that an optimiser keeps for its mechanics."""
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     if mechanics.average_decay is not None:
-        found |= {'average': param.clone(), 'average_weight': torch.ones((), device=param.device)}
+        values['average'] = param.clone()
+        values['average_weight'] = torch.ones((), device=param.device)
     if mechanics.loss_scale:
-        found['loss_scale'] = torch.full((), FIRST_SCALE, device=param.device)
-        found['n_good_step'] = torch.zeros((), device=param.device)
-    return found
+        values['loss_scale'] = torch.full((), FIRST_SCALE, device=param.device)
+        values['n_good_step'] = torch.zeros((), device=param.device)
+    return values
 
 
 def limited(
@@ -79,7 +80,9 @@ def limited(
     if mechanics.grad_clip_value is not None:
         grad = grad.clamp(-mechanics.grad_clip_value, mechanics.grad_clip_value)
         size = torch.linalg.vector_norm(grad)
-    return (grad if grad_clip is None else grad / (size / grad_clip).clamp(min=1.0)), norm
+    if grad_clip is not None:
+        grad = grad / (size / grad_clip).clamp(min=1.0)
+    return grad, norm
 
 
 def moved(

@@ -20,6 +20,18 @@ logger = logging.getLogger(__name__)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of a x + b x^3 + c x^5, which applied five times maps singular values in [.01, 1] to about [.7, 1.2]."""
 MuonScale = Literal['rms', 'spectral']
+Named = Iterable[tuple[str, nn.Parameter]]
+Beta1 = Annotated[float, Field(ge=0, lt=1, description='decay of the mean of gradients')]
+Beta2 = Annotated[float, Field(ge=0, lt=1, description='decay of the mean of their squares')]
+Betas = Annotated[
+    tuple[Beta1, Beta2], Field(description='decays of the means of gradients and of their squares', strict=False)
+]
+Eps = Annotated[
+    Annotated[float, Field(gt=0)] | None,
+    Field(description='added to the root of the mean square; null: policy.learn.adam_eps'),
+]
+WeightDecay = Annotated[float, Field(ge=0, description='decay of the parameters')]
+Momentum = Annotated[float, Field(ge=0, lt=1, description='decay of the sum of directions; 0: none')]
 
 
 class Matrix(NamedTuple):
@@ -151,20 +163,6 @@ def _may_meet(name: str, other: str) -> bool:
     """Whether parameters of these names may lie on one path through the model: not one of the actor and one of the critic."""
     owners = {owner for each in (name, other) for owner in ('actor', 'critic') if owner in each.split('.')[0]}
     return len(owners) < 2
-
-
-Named = Iterable[tuple[str, nn.Parameter]]
-Beta1 = Annotated[float, Field(ge=0, lt=1, description='decay of the mean of gradients')]
-Beta2 = Annotated[float, Field(ge=0, lt=1, description='decay of the mean of their squares')]
-Betas = Annotated[
-    tuple[Beta1, Beta2], Field(description='decays of the means of gradients and of their squares', strict=False)
-]
-Eps = Annotated[
-    Annotated[float, Field(gt=0)] | None,
-    Field(description='added to the root of the mean square; null: policy.learn.adam_eps'),
-]
-WeightDecay = Annotated[float, Field(ge=0, description='decay of the parameters')]
-Momentum = Annotated[float, Field(ge=0, lt=1, description='decay of the sum of directions; 0: none')]
 
 
 @OPTIMIZER_REGISTRY.register('adam')

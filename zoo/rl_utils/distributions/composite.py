@@ -23,6 +23,8 @@ from zoo.rl_utils.distribution import ActionDist, Logit, LogitDist, drawn, fitti
 from zoo.rl_utils.distributions.categorical import Categorical
 
 _MAX_CHOICE = 2**24  # actions are stored as float32, which does not have every integer from here on
+_RESOLUTION = 2.0**-24
+"""Spacing of float32 below 1. Uniform numbers keep this distance from 0 and 1, so that their logits are finite, up to +-16.6."""
 
 
 class CompositeHead(nn.Module):
@@ -240,10 +242,6 @@ class MultiCategorical(LogitDist):
         """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""
         parts = param.view(*param.shape[:-1], self._n_repeat, sum(self._n_logit)).split(self._n_logit, -1)
         return [part.view(*part.shape[:-1], k, dist.n_param) for part, (k, dist) in zip(parts, self._runs, strict=True)]
-
-
-_RESOLUTION = 2.0**-24
-"""Spacing of float32 below 1. Uniform numbers keep this distance from 0 and 1, so that their logits are finite, up to +-16.6."""
 
 
 @DISTRIBUTION_REGISTRY.register('bernoulli')

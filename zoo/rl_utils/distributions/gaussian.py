@@ -27,6 +27,17 @@ LOG_STD_MAX = 2.0
 _OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 Own = TypeVar('Own', bound='Gaussian')
+BOUND_MARGIN = 1e-4  # share of the width: distance that converted env actions keep from a bound, where u is infinite
+_MIXTURE = (
+    (0.4273017449660798, 0.0278456055929928),
+    (0.5834008518116535, 0.2179770651061165),
+    (0.7906562683553188, 0.3949789653604713),
+    (1.0711210751199594, 0.2781389114818473),
+    (1.4441410205718659, 0.0763392501188231),
+    (1.950563945162925, 0.0047202021397493),
+)
+"""(deviation, weight) of normal distributions whose mixture is close to a logistic one of scale 1/2; see `_mean_log_2_cosh`."""
+_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are 0
 
 
 class GaussianHead(nn.Module):
@@ -109,7 +120,9 @@ class Gaussian(ActionDist):
         sigma = logit['sigma']
         if mu.shape != sigma.shape:
             raise ValueError(f"'sigma' has shape {tuple(sigma.shape)} but 'mu' {tuple(mu.shape)}; they must be equal")
-        return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
+        if not mu.dim():
+            return cls(0), mu
+        return cls(mu.shape[-1]), torch.cat((mu, sigma), -1)
 
     def with_color(self: Own, options: Mapping[str, Any]) -> Own:
         """Sets the color of the noise from `options`; returns this distribution."""
@@ -181,18 +194,6 @@ def colored(white: Tensor, color: float) -> Tensor:
     return torch.fft.irfft(torch.fft.rfft(white, dim=0) * scale, n=n_step, dim=0)
 
 
-BOUND_MARGIN = 1e-4  # share of the width: distance that converted env actions keep from a bound, where u is infinite
-_MIXTURE = (
-    (0.4273017449660798, 0.0278456055929928),
-    (0.5834008518116535, 0.2179770651061165),
-    (0.7906562683553188, 0.3949789653604713),
-    (1.0711210751199594, 0.2781389114818473),
-    (1.4441410205718659, 0.0763392501188231),
-    (1.950563945162925, 0.0047202021397493),
-)
-"""(deviation, weight) of normal distributions whose mixture is close to a logistic one of scale 1/2; see `_mean_log_2_cosh`."""
-
-
 @DISTRIBUTION_REGISTRY.register('squashed_gaussian')
 class SquashedGaussian(Gaussian):
     """Actions are the numbers u [..., D] before squashing; the env gets low + (high - low) * (tanh(u) + 1) / 2.
@@ -255,9 +256,6 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
     z = mu / (total * math.sqrt(2))
     mean = total * math.sqrt(2 / math.pi) * (-z * z).exp() + mu * z.erf()
     return (mean * weight).sum(-1)
-
-
-_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are 0
 
 
 class GSDEHead(GaussianHead):
