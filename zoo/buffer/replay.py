@@ -220,11 +220,11 @@ class MultiConfig(RingConfig):
 
     @model_validator(mode='after')
     def _has_both(self) -> MultiConfig:
-        given = [part for part in PARTS if part in self.model_fields_set]
-        if len(given) == 1:
-            missing = next(part for part in PARTS if part not in given)
+        parts_given = [part for part in PARTS if part in self.model_fields_set]
+        if len(parts_given) == 1:
+            missing = next(part for part in PARTS if part not in parts_given)
             raise ValueError(
-                f"{given[0]} is given but {missing} is missing: 'multi' draws for both; give "
+                f"{parts_given[0]} is given but {missing} is missing: 'multi' draws for both; give "
                 f'{missing}: {{n_sample: .., update_per_collect: ..}} too.'
             )
         for part in PARTS:

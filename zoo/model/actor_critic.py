@@ -45,10 +45,10 @@ class Networks(nn.Module):
         self.actor_leaves = views.acting
         check_entries(cfg.encoder, views.input)
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images, window, cfg.obs_clip)
-        given = Inherited.of(cfg)
-        self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
+        inherited = Inherited.of(cfg)
+        self.actor_encoder = build_encoder(cfg.encoder, views.actor, inherited)
         if arch == 'dual':
-            self.critic_encoder = build_encoder(cfg.encoder, views.critic, given)
+            self.critic_encoder = build_encoder(cfg.encoder, views.critic, inherited)
         else:
             self.critic_encoder = self.actor_encoder
         actor, critic = self._below_heads(cfg)

@@ -122,8 +122,8 @@ class _Contract:
         self._lead = lead
         self._state = state
         self._name = type(model).__name__
-        given = ('obs', 'state', 'first')[: 1 if state is None else 1 + len(lead)]
-        self._given = f'({", ".join(given)})'
+        arguments = ('obs', 'state', 'first')[: 1 if state is None else 1 + len(lead)]
+        self._given = f'({", ".join(arguments)})'
 
     def run(self, obs: Obs, more: tuple[Any, ...]) -> None:
         """Calls and checks all methods. Raises: UserError."""
@@ -154,22 +154,22 @@ class _Contract:
 
     def _one(self, method: str, obs: Obs, more: tuple[Any, ...]) -> Any:
         """The output of a method, without the state."""
-        found = self._call(method, obs, more)
+        result = self._call(method, obs, more)
         if self._state is None:
-            if isinstance(found, tuple):
+            if isinstance(result, tuple):
                 raise UserError(
-                    f'{self._name}.{method} gave {_show(found)} but the model has no initial_state(n_env), so it must '
+                    f'{self._name}.{method} gave {_show(result)} but the model has no initial_state(n_env), so it must '
                     'give one tensor; define initial_state if the rest is a state'
                 )
-            return found
-        if not isinstance(found, tuple) or len(found) != 2:
+            return result
+        if not isinstance(result, tuple) or len(result) != 2:
             if method == 'compute_actor':
                 what = 'logit'
             else:
                 what = 'value'
-            raise UserError(f'{self._name}.{method}{self._given} gave {_show(found)}; return ({what}, state)')
-        self._check_state(method, found[1])
-        return found[0]
+            raise UserError(f'{self._name}.{method}{self._given} gave {_show(result)}; return ({what}, state)')
+        self._check_state(method, result[1])
+        return result[0]
 
     def _check_dict(self, method: str, found: object, keys: tuple[str, ...]) -> None:
         if self._state is not None:
@@ -250,10 +250,10 @@ def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.P
 
 def parameters_by_role(model: nn.Module, critic: set[str]) -> dict[str, list[tuple[str, nn.Parameter]]]:
     """All parameters by name: those that `critic` names are the critic's, all others the actor's."""
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {'actor': [], 'critic': []}
+    parameters: dict[str, list[tuple[str, nn.Parameter]]] = {'actor': [], 'critic': []}
     for name, p in model.named_parameters():
-        found['critic' if name in critic else 'actor'].append((name, p))
-    return found
+        parameters['critic' if name in critic else 'actor'].append((name, p))
+    return parameters
 
 
 def reached(model: Any, obs_space: Space, method: str) -> set[str]:
@@ -265,12 +265,12 @@ def reached(model: Any, obs_space: Space, method: str) -> set[str]:
     if keeps_state(model):
         inputs.append(model.initial_state(n_row))
     with torch.enable_grad():
-        found = getattr(model, method)(*inputs)
+        result = getattr(model, method)(*inputs)
         output: Tensor
-        if isinstance(found, tuple):
-            output = found[0]
+        if isinstance(result, tuple):
+            output = result[0]
         else:
-            output = found
+            output = result
         if not output.requires_grad:  # all parameters that it depends on are frozen
             return set()
         finite = torch.where(output.isfinite(), output, 0.0)  # masked choices are -inf

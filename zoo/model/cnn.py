@@ -104,8 +104,8 @@ class ConvConfig(CNNConfig):
     def _lengths_agree(self) -> ConvConfig:
         n = {name: len(getattr(self, name)) for name in ('channels', 'kernels', 'strides')}
         if len(set(n.values())) > 1:
-            found = ', '.join(f'{name} has {length}' for name, length in n.items())
-            raise ValueError(f'{found} but each needs one number for every convolution; give lists of one length')
+            lengths = ', '.join(f'{name} has {length}' for name, length in n.items())
+            raise ValueError(f'{lengths} but each needs one number for every convolution; give lists of one length')
         return self
 
 

@@ -259,7 +259,7 @@ class MultiEncoder(nn.Module):
 
     def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
         super().__init__()
-        given = Inherited.of(cfg)
+        inherited = Inherited.of(cfg)
         names = leaf_names(space)
         self._names = list(names.values())
         self.parts = nn.ModuleDict()
@@ -269,13 +269,13 @@ class MultiEncoder(nn.Module):
             if spec == 'auto' and auto_name(leaf) == 'mlp':
                 spec = 'flat'
             self.parts[module_name(i, path)] = build_encoder(
-                spec, leaf, given, f'{PATH}.encoders.{name}', f'the entry {name!r} has'
+                spec, leaf, inherited, f'{PATH}.encoders.{name}', f'the entry {name!r} has'
             )
         parts: list[Any] = list(self.parts.values())
         n = sum(part.n_feature for part in parts)
         self.join: Any = None
         if cfg.join is not None:
-            self.join = build_encoder(cfg.join, vectors(n), given, f'{PATH}.join', 'the joined features are')
+            self.join = build_encoder(cfg.join, vectors(n), inherited, f'{PATH}.join', 'the joined features are')
         self.n_feature: int
         if self.join is None:
             self.n_feature = n
@@ -317,9 +317,9 @@ def make_encoder(
       hidden_sizes, activation, layer_norm: of an MLP; precision: of a network for images.
     Raises: UserError if the encoder is not for such observations.
     """
-    given = Inherited(hidden_sizes, activation, precision, layer_norm)
+    inherited = Inherited(hidden_sizes, activation, precision, layer_norm)
     check_entries(encoder, obs_space)
-    network = build_encoder(encoder, obs_space, given)
+    network = build_encoder(encoder, obs_space, inherited)
     return network, network.n_feature
 
 
@@ -434,8 +434,8 @@ def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> di
     encoders = {name: spec for name, leaf in leaf_spaces(space) if _asked_fits(cls, section_of(spec, path).type, leaf)}
     if encoders:
         return {'type': 'multi', 'encoders': encoders}
-    found = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
-    raise UserError(f"{path} is {spec!r}{_taken(cls)} but there are none among the entries ({found}); use 'auto'")
+    entries = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
+    raise UserError(f"{path} is {spec!r}{_taken(cls)} but there are none among the entries ({entries}); use 'auto'")
 
 
 def _of_entry(name: str, space: Dict) -> str:

@@ -117,10 +117,10 @@ class Pixels(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Loads a state; one from before the scale was saved belongs to weights that were trained on bytes / 255."""
-        given = state_dict.get(f'{prefix}byte_scale')
-        if self._is_scaled and given is not None and self.byte_scale is None:
-            self.byte_scale = torch.zeros_like(given)
-        elif given is None and self.byte_scale is not None:
+        saved_scale = state_dict.get(f'{prefix}byte_scale')
+        if self._is_scaled and saved_scale is not None and self.byte_scale is None:
+            self.byte_scale = torch.zeros_like(saved_scale)
+        elif saved_scale is None and self.byte_scale is not None:
             logger.warning(
                 'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide '
                 'by the upper bound of the observation space, %g',
@@ -197,11 +197,11 @@ def has_bf16(device: str, precision: Precision) -> bool:
     """
     cpu = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if device == 'cpu':
-        found = cpu
+        has_units = cpu
     else:
-        found = device == 'cuda' and torch.cuda.is_bf16_supported(including_emulation=False)
-    if precision == 'bf16' and not found:
+        has_units = device == 'cuda' and torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == 'bf16' and not has_units:
         raise UserError(
             f"policy.model.precision is 'bf16' but this {device} only emulates bfloat16, slowly; use 'auto' or 'fp32'"
         )
-    return found
+    return has_units

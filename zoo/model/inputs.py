@@ -224,17 +224,17 @@ class DictInput(nn.Module):
         yield from zip(self._paths, self.stages.values(), strict=True)
 
     def forward(self, obs: Obs) -> dict[str, Tensor]:
-        found = {}
+        inputs = {}
         for path, stage in self.named_stages():
             x = entry_at(obs, path)
             if x is None:
                 continue
             x = stage(x)
             if has_windows(stage):
-                found[self._names[path]] = without_empty(x, obs[WINDOW_MASK])
+                inputs[self._names[path]] = without_empty(x, obs[WINDOW_MASK])
             else:
-                found[self._names[path]] = x
-        return found
+                inputs[self._names[path]] = x
+        return inputs
 
     def marks(self, obs: Obs) -> Tensor | None:
         """The entry that says which places of windows hold an observation; None if no statistics need it."""
@@ -343,9 +343,9 @@ def views_of(
       so acting needs the entry that says which of their places are empty.
     Raises: UserError if a name is no entry of the observations, or if they are no Dict, or hold only a mask.
     """
-    given = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
+    seen_names = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
     if not isinstance(obs_space, Dict):
-        for key, names in given.items():
+        for key, names in seen_names.items():
             if names is not None:
                 raise UserError(
                     f'policy.model.{key} is {shown(list(names))} but the observations are no Dict, so they have no entries '
@@ -355,14 +355,14 @@ def views_of(
     known = without_mask(obs_space).spaces
     if not known:
         raise UserError(f'the observations hold nothing but {ACTION_MASK!r}; add an entry that a network can see')
-    for key, names in given.items():
+    for key, names in seen_names.items():
         unknown = [name for name in names or () if name not in known]
         if unknown:
             raise UserError(
                 f'policy.model.{key} names {", ".join(map(repr, unknown))} but the entries of the observations are '
                 f'{", ".join(map(repr, known))}; use some of these'
             )
-    actor, critic = (set(known if names is None else names) for names in given.values())
+    actor, critic = (set(known if names is None else names) for names in seen_names.values())
     if mask_space(obs_space) is None:
         needed = actor
     else:

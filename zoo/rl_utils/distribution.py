@@ -211,13 +211,13 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
       one is used in the leaves that it fits, the default one in the others. options: see `ActionDist.of_space`.
     Raises: UserError if there is none, or the named one does not fit the space.
     """
-    given = dict(options or {}, distribution=name)
+    all_options = dict(options or {}, distribution=name)
     if name != 'auto' and not isinstance(space, Dict):
-        dist = DISTRIBUTION_REGISTRY.get(name).of_space(space, given)
+        dist = DISTRIBUTION_REGISTRY.get(name).of_space(space, all_options)
         if dist is None:
             raise UserError(
                 f"policy.model.distribution is {name!r}, which cannot draw the actions {space}; use 'auto', or one of "
-                f'{", ".join(fitting(space, given))}'
+                f'{", ".join(fitting(space, all_options))}'
             )
         return dist
     for each in DISTRIBUTION_REGISTRY.names():
@@ -226,7 +226,7 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
         kind = DISTRIBUTION_REGISTRY.get(each)
         if not kind.is_default:
             continue
-        dist = kind.of_space(space, given)
+        dist = kind.of_space(space, all_options)
         if dist is not None:
             return dist
     raise UserError(f'the actions are {space}, which no default distribution can draw; use another action space')
@@ -242,8 +242,8 @@ def own_name(dist: ActionDist) -> str:
 def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
     """Names of the registered distributions that can draw the actions of a space."""
     registry = DISTRIBUTION_REGISTRY
-    given = {'n_feature': 1, **options}
-    return [name for name in registry.names() if registry.get(name).of_space(space, given) is not None]
+    all_options = {'n_feature': 1, **options}
+    return [name for name in registry.names() if registry.get(name).of_space(space, all_options) is not None]
 
 
 def drawn(
@@ -276,8 +276,8 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
                 raise ValueError(f'{name} is {other_dist.name} but logit_new {dist.name}; give both as one kind')
             if not isinstance(other, Tensor) and param.shape != flat.shape:  # `check_policies` compares flat ones
                 shapes = {key: tuple(x.shape) for key, x in other.items()}
-                own = {key: tuple(x.shape) for key, x in dict(new).items()}  # of the same kind
-                raise ValueError(f'{name} has shape {shapes} but logit_new {own}; they must be equal')
+                new_shapes = {key: tuple(x.shape) for key, x in dict(new).items()}  # of the same kind
+                raise ValueError(f'{name} has shape {shapes} but logit_new {new_shapes}; they must be equal')
         params.append(param)
     return dist, *params
 
@@ -285,11 +285,11 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
 def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
     for each in DISTRIBUTION_REGISTRY.names():
         try:
-            found = DISTRIBUTION_REGISTRY.get(each).from_user_logit(logit)
+            distribution_and_logit = DISTRIBUTION_REGISTRY.get(each).from_user_logit(logit)
         except ValueError as error:
             raise ValueError(f'{name}: {error}') from error  # which of the inputs it was
-        if found is not None:
-            return found
+        if distribution_and_logit is not None:
+            return distribution_and_logit
     shown = type(logit).__name__
     if isinstance(logit, Mapping):
         shown = str(sorted(logit))

@@ -60,14 +60,14 @@ def check_exploration(exploration: Component, dist: ActionDist, logit: Tensor, w
     Args: logit: [N, P]; where: for which observations the policy gave them, for errors.
     Raises: UserError for another shape or type, or parameters under which an action has no finite log-probability.
     """
-    found: object = exploration(dist, logit)
-    if not isinstance(found, Tensor):
-        fault = f'{type(found).__name__}, no tensor,'
-    elif found.shape != logit.shape or not found.is_floating_point():
-        kind = str(found.dtype).removeprefix('torch.')
-        fault = f'a tensor of shape {tuple(found.shape)} and type {kind}'
+    behaviour_logit: object = exploration(dist, logit)
+    if not isinstance(behaviour_logit, Tensor):
+        fault = f'{type(behaviour_logit).__name__}, no tensor,'
+    elif behaviour_logit.shape != logit.shape or not behaviour_logit.is_floating_point():
+        kind = str(behaviour_logit.dtype).removeprefix('torch.')
+        fault = f'a tensor of shape {tuple(behaviour_logit.shape)} and type {kind}'
     else:
-        fault = fault_of(dist, found)
+        fault = fault_of(dist, behaviour_logit)
     if fault:
         raise UserError(
             f'policy.collect.exploration is {exploration.name!r}, which gave {fault} for {where}; let it return the '
@@ -154,10 +154,10 @@ epsilon.kinds = epsilon_greedy.kinds = _DISCRETE  # type: ignore[attr-defined]
 def _each_part(function: Callable[[ActionDist, Tensor], Tensor], dist: ActionDist, logit: Tensor) -> Tensor:
     parts = dist.parts or [dist]
     params = logit.split([part.n_param for part in parts], -1)
-    found = [function(part, param) for part, param in zip(parts, params, strict=True)]
-    if len(found) == 1:
-        return found[0]
-    return torch.cat(found, -1)
+    results = [function(part, param) for part, param in zip(parts, params, strict=True)]
+    if len(results) == 1:
+        return results[0]
+    return torch.cat(results, -1)
 
 
 def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:

@@ -96,12 +96,12 @@ class MuonRule:
 
     def _directions(self, flat: Tensor) -> dict[Matrix, Tensor]:
         """The orthogonalised matrices, in the order of `matrices`; those of one shape are computed together."""
-        found: dict[Matrix, Tensor] = {}
+        directions: dict[Matrix, Tensor] = {}
         for n_row, n_column in dict.fromkeys((m.n_row, m.n_column) for m in self.matrices):
             same = [m for m in self.matrices if (m.n_row, m.n_column) == (n_row, n_column)]
             stack = torch.stack([flat[m.start : m.start + n_row * n_column].view(n_row, n_column) for m in same])
-            found |= dict(zip(same, orthogonalized(stack, self.n_iteration).unbind(), strict=True))
-        return {m: found[m] for m in self.matrices}
+            directions |= dict(zip(same, orthogonalized(stack, self.n_iteration).unbind(), strict=True))
+        return {m: directions[m] for m in self.matrices}
 
 
 def orthogonalized(x: Tensor, n_iteration: int = 5) -> Tensor:
@@ -138,20 +138,20 @@ def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str,
             places.append((name, Matrix(start, p.shape[0], p[0].numel()), p))
         if p.requires_grad:
             start += p.numel()
-    found = {}
+    matrices = {}
     for i, (name, matrix, p) in enumerate(places):
         is_fed = any(_feeds(earlier, p) and _may_meet(other, name) for other, _, earlier in places[:i])
         feeds = any(_feeds(p, later) and _may_meet(name, other) for other, _, later in places[i + 1 :])
         if is_fed and feeds and 'head' not in name and p.requires_grad:
-            found[name] = matrix
+            matrices[name] = matrix
     layers = [name for name, _, p in places if 'head' not in name and p.requires_grad]
-    if layers and not found:
+    if layers and not matrices:
         logger.warning(
             "policy.learn.optimizer 'muon' found no weight between two hidden layers among %s: all parameters move by Adam; "
             "use optimizer 'adam', or a model with two hidden layers or more",
             ', '.join(layers),
         )
-    return found
+    return matrices
 
 
 def _feeds(a: Tensor, b: Tensor) -> bool:

@@ -233,10 +233,10 @@ class MultiCategorical(LogitDist):
 
     def _each(self, function: Callable[..., Tensor], *rows: Sequence[Tensor]) -> Tensor:
         """A function's results for the distribution and rows of each run, side by side: [..., n_repeat, entries of a period]."""
-        found = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
-        if len(found) == 1:
-            return found[0]
-        return torch.cat(found, -1)
+        results = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
+        if len(results) == 1:
+            return results[0]
+        return torch.cat(results, -1)
 
     def _rows(self, param: Tensor) -> list[Tensor]:
         """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""

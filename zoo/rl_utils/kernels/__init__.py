@@ -103,12 +103,12 @@ def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None, par
     if dist is None and op in _OF_POLICIES and tensors and tensors[0] is not None:
         dist, *logits = from_logits(tensors[0], *tensors[1:2])
         tensors = (*logits, *tensors[2:])
-    given = [x for x in tensors if x is not None]
-    if not given or not all(isinstance(x, Tensor) for x in given):
+    present = [x for x in tensors if x is not None]
+    if not present or not all(isinstance(x, Tensor) for x in present):
         raise ValueError(
             f'{op} got {[type(x).__name__ for x in tensors]}; give its tensors one by one, as explain(op, *data)'
         )
-    obstacle = _obstacle(op, given, dist, part)
+    obstacle = _obstacle(op, present, dist, part)
     if obstacle:
         return f'reference: {obstacle}'
     return f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
@@ -152,13 +152,13 @@ def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
 
 def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: Any = None) -> str:
     """Why the kernel can't be used; empty if it can."""
-    given = [x for x in tensors if x is not None]
-    first = given[0]
+    present = [x for x in tensors if x is not None]
+    first = present[0]
     if MODE == '0':
         return 'ZOO_KERNELS=0'
     if not first.is_cuda and MODE != 'interpret':
         return f'the tensors are on {first.device}, kernels need CUDA'
-    for x in given:
+    for x in present:
         if x.device != first.device:
             return f'tensors are on {first.device} and {x.device}'
         if x.is_floating_point() and x.dtype not in _FLOATS:

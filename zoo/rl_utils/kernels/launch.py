@@ -113,10 +113,10 @@ def bounds(nvec: Sequence[int], device: torch.device) -> Tensor | None:
     """
     if not nvec:
         return None
-    found = _bounds.get((device, tuple(nvec)))
-    if found is None:
+    known_bounds = _bounds.get((device, tuple(nvec)))
+    if known_bounds is None:
         return _bounds_of(nvec, device)
-    return found
+    return known_bounds
 
 
 def counter(device: torch.device) -> Tensor:
@@ -130,13 +130,13 @@ def counter(device: torch.device) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
             return torch.zeros(1, dtype=torch.int32, device=device)
         stream = torch.cuda.current_stream(device).cuda_stream
-    found = _counters.get((device, stream))
-    if found is None:
+    slot = _counters.get((device, stream))
+    if slot is None:
         n_taken = sum(other == device for other, _ in _counters)
         if device not in _slots or n_taken == _N_SLOT:
             return torch.zeros(1, dtype=torch.int32, device=device)
-        found = _counters[device, stream] = _slots[device][n_taken : n_taken + 1]
-    return found
+        slot = _counters[device, stream] = _slots[device][n_taken : n_taken + 1]
+    return slot
 
 
 def _bounds_of(nvec: Sequence[int], device: torch.device) -> Tensor:

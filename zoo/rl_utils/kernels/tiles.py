@@ -120,8 +120,8 @@ def log_softmax(x):
 @triton.jit
 def _at(x, action, size, COLUMNS: tl.constexpr):
     """x[row, action[row]] of [ROWS, COLUMNS]; NaN where there is no such choice."""
-    found = tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
-    return tl.where((action >= 0) & (action < size), found, float('nan'))
+    taken = tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
+    return tl.where((action >= 0) & (action < size), taken, float('nan'))
 
 
 @triton.jit
