@@ -150,7 +150,7 @@ def test_help_and_a_run_of_one_process_load_no_module_of_an_extra_and_make_no_pr
 
 @pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
-    'name', ['zoo', 'zoo.buffer', 'zoo.env', 'zoo.model', 'zoo.policy', 'zoo.rl_utils', 'zoo.run.log', 'zoo.tools']
+    'name', ['zoo', 'zoo.buffer', 'zoo.env', 'zoo.model', 'zoo.policy', 'zoo.rl_utils', 'zoo.run.log']
 )
 def test_every_name_of_a_package_is_there_and_listed(name):
     package = importlib.import_module(name)

@@ -25,7 +25,14 @@ from zoo.core.errors import UserError, show_error
 from zoo.core.registry import Registry
 from zoo.worker.infos import InfoKeys
 
-OF_THE_LEARNER = {'BUFFER_REGISTRY', 'PIPELINE_REGISTRY', 'SINK_REGISTRY', 'STOP_REGISTRY', 'SAVE_REGISTRY'}
+OF_THE_LEARNER = {
+    'BUFFER_REGISTRY',
+    'PIPELINE_REGISTRY',
+    'SINK_REGISTRY',
+    'STOP_REGISTRY',
+    'SAVE_REGISTRY',
+    'TOOL_REGISTRY',
+}
 
 
 class RunnerPayload(NamedTuple):

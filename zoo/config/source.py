@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -22,10 +22,40 @@ from zoo.config.section import ConfigError, plain, takes
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError, closest, shown
 from zoo.core.processes import STOP_REQUESTS
-from zoo.core.registry import POLICY_REGISTRY, tool
+from zoo.core.registry import CONFIG_READER_REGISTRY, POLICY_REGISTRY
 from zoo.core.streams import printable
 
 BUNDLED_PACKAGE = 'dizoo_configs'
+
+
+class ConfigReader:
+    """Reads configs of another library; this one reads none. Classes are registered in CONFIG_READER_REGISTRY.
+
+    A reader is asked only for what has not the form of a config of zoo.
+    """
+
+    def of_object(self, config: object) -> dict[str, Any] | None:
+        """The config of zoo for a dict, tuple or list; None if it is none of the library. Raises: ConfigError."""
+        return None
+
+    def of_module(self, variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The config of zoo for the variables of a .py file; None if they define none of the library. Raises: ConfigError."""
+        return None
+
+    def is_missing(self, error: BaseException | None) -> bool:
+        """Whether a .py file failed with this error because the library is not installed."""
+        return False
+
+    def run_without_library(self, path: Path) -> ModuleType:
+        """Runs a .py file without its imports of the library. Raises: any error of the file's own code."""
+        raise NotImplementedError
+
+    def how_to_convert(self, path: Path, shown: str) -> str:
+        """A sentence about a file of the library that must be translated first; '' for any other file.
+
+        Args: shown: the path as the user wrote it.
+        """
+        return ''
 
 
 def load_config(source: Any) -> tuple[dict[str, Any], str]:
@@ -40,10 +70,11 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     """
     if isinstance(source, dict):
         config = plain(source)
-        is_foreign = not _is_own(config) and tool('is_main_config')(config)
-        return tool('config_of_pair')(config) if is_foreign else config, 'config'
+        if _is_own(config):
+            return config, 'config'
+        return _translated(config) or config, 'config'
     if isinstance(source, (tuple, list)):
-        return tool('config_of_pair')(*tool('check_pair')(source)), 'main_config and create_config'
+        return _translated(source) or {}, 'main_config and create_config'
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(
             f'a config is a dict, a path or a name, got {type(source).__name__}; pass one of those, or the pair '
@@ -70,6 +101,17 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
 
 
+def _readers() -> Iterator[ConfigReader]:
+    for name in CONFIG_READER_REGISTRY.names():
+        yield CONFIG_READER_REGISTRY.build(name)
+
+
+def _translated(config: object) -> dict[str, Any] | None:
+    """The config of zoo for a dict, tuple or list of another library; None if no reader knows it."""
+    configs = (reader.of_object(config) for reader in _readers())
+    return next((config for config in configs if config is not None), None)
+
+
 def _of_file(path: Path, label: str) -> dict[str, Any]:
     """Loads the config of a .py or .yaml file. Raises: ConfigError; for a file of another library it names the library."""
     config, problem, whole = None, None, _existing(path)
@@ -79,8 +121,9 @@ def _of_file(path: Path, label: str) -> dict[str, Any]:
         problem = error
     if config is not None and _is_own(config):
         return config
-    if hint := tool('how_to_convert')(whole, label):
-        raise ConfigError(hint) from problem
+    for reader in _readers():
+        if hint := reader.how_to_convert(whole, label):
+            raise ConfigError(hint) from problem
     if problem is not None:
         raise problem
     assert config is not None
@@ -116,17 +159,18 @@ def config_module(path: Path) -> ModuleType:
     try:
         return _module_of_file(path)
     except ConfigError as error:
-        if not tool('needs_di_engine')(error.__cause__):
-            raise
-        with running_code(str(path), str(path)):
-            module: ModuleType = tool('run_without_imports')(path)
-        return module
+        for reader in _readers():
+            if reader.is_missing(error.__cause__):
+                with running_code(str(path), str(path)):
+                    return reader.run_without_library(path)
+        raise
 
 
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     if isinstance(vars(module).get('create_config'), dict) or not isinstance(vars(module).get('config'), dict):
-        if (pair := tool('pair_of')(vars(module))) is not None:
-            return tool('config_of_pair')(*pair)
+        for reader in _readers():
+            if (config := reader.of_module(vars(module))) is not None:
+                return config
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
             return plain(vars(module)[name])

@@ -164,11 +164,6 @@ class Registry(Generic[T]):
             self._add(point.name, item, place)
 
 
-def tool(name: str) -> Any:
-    """The object that zoo/tools/, the layer above the library, offers to it under a name; imported at first use."""
-    return getattr(importlib.import_module('zoo.tools'), name)
-
-
 POLICY_REGISTRY: Registry[Any] = Registry(
     'policy',
     'zoo.policies',
@@ -267,6 +262,20 @@ STOP_REGISTRY: Registry[Any] = Registry(
     'stop rule', 'zoo.stop_rules', ('zoo.run.observers.stop_rules',), takes_code=True
 )
 SAVE_REGISTRY: Registry[Any] = Registry('form of a saved policy', 'zoo.policy_forms', ('zoo.run.policy_file',))
+CONFIG_READER_REGISTRY: Registry[Any] = Registry(
+    'config reader', 'zoo.config_readers', {'zoo.tools.importers.readers': 'convertible_files di_engine'}
+)
+TOOL_REGISTRY: Registry[Any] = Registry(
+    'tool',
+    'zoo.library_tools',
+    {
+        'zoo.tools.export.write': 'export_policy',
+        'zoo.tools.media.recording': 'videos',
+        'zoo.tools.media.video': 'video_preview',
+        'zoo.tools.results.plot': 'html_of_run plot_run',
+    },
+)
+"""What methods of the library, such as `Policy.export`, call of zoo/tools, the layer above it."""
 COMPONENTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
     'policy.learn.proximal': PROXIMAL_REGISTRY,

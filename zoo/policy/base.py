@@ -23,7 +23,7 @@ from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
 from zoo.core.errors import UserError, did_you_mean, shown
 from zoo.core.ranks import RunInfo
-from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, tool
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, TOOL_REGISTRY
 from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Raw, Space, space_words
 from zoo.model.check import set_fields
@@ -519,7 +519,7 @@ class Policy(ABC):
         Returns: `zoo.tools.export.Exported`. Raises: UserError if the format does not support the policy; RunError if the file
           acts differently.
         """
-        return tool('export_policy')(self, path, format, value=value)
+        return TOOL_REGISTRY.get('export_policy')(self, path, format, value=value)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that this policy needs to continue as if it had not stopped: nested dicts of tensors and JSON scalars."""

@@ -23,7 +23,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown
 from zoo.core.processes import machine_memory, may_be_given_up, memory_words
 from zoo.core.ranks import ALONE, Ranks, RunInfo
-from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, TOOL_REGISTRY
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.make import env_name
@@ -261,7 +261,7 @@ class RunBuilder:
             self._sinks = make_sinks(cfg.logger)
             self._on_evaluation = on_evaluation
             if cfg.logger.video_freq:
-                self._videos = tool('Videos')(cfg)
+                self._videos = TOOL_REGISTRY.get('videos')(cfg)
 
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""

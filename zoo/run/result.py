@@ -21,7 +21,7 @@ from zoo.core import VERSION
 from zoo.core.errors import UserError, show_error
 from zoo.core.files import read_small, whole_file
 from zoo.core.processes import STOP_REQUESTS, n_core
-from zoo.core.registry import tool
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.policy.base import Policy
 
@@ -64,12 +64,12 @@ class TrainResult:
           path: a file .svg, .png or .pdf to write it to.
         Raises: UserError for a metric that the log lacks, a file that cannot be written, or without the extra `plot`.
         """
-        return tool('plot_run')(self.run_dir, metric, path)
+        return TOOL_REGISTRY.get('plot_run')(self.run_dir, metric, path)
 
     def _repr_html_(self) -> str | None:
         """HTML for notebooks: the text of `repr` and the curve. None if no curve can be drawn: they show the text."""
         with suppress(UserError):
-            return tool('html_of_run')(self.run_dir, repr(self))
+            return TOOL_REGISTRY.get('html_of_run')(self.run_dir, repr(self))
         return None
 
 

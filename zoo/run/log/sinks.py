@@ -22,7 +22,7 @@ from zoo.config.components import component_object, section_of
 from zoo.config.section import ConfigError
 from zoo.core.errors import shown
 from zoo.core.files import is_in_place, open_without_link, whole_file
-from zoo.core.registry import SINK_REGISTRY, tool
+from zoo.core.registry import SINK_REGISTRY, TOOL_REGISTRY
 from zoo.core.streams import standard, visible
 from zoo.run.base_config import JobConfig, LoggerConfig
 
@@ -292,7 +292,7 @@ class TensorBoardSink(FileSink):
 
     def video(self, env_step: int, path: Path) -> None:
         """Writes the first seconds as a small animated image, because TensorBoard shows no videos."""
-        gif = tool('video_preview')(path)
+        gif = TOOL_REGISTRY.get('video_preview')(path)
         width, height = (int.from_bytes(gif[at : at + 2], 'little') for at in (6, 8))
         image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
         self._add(env_step, summary=self._summary(value=[self._summary.Value(tag='eval/video', image=image)]))

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from zoo.core import VERSION
 from zoo.core.errors import RunError, UserError, need, unknown_name
 from zoo.core.files import refuse_failure, whole_file
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export
@@ -170,6 +171,7 @@ class Exported(NamedTuple):
     comparison: OutputCheck
 
 
+@TOOL_REGISTRY.register('export_policy')
 def export_policy(
     policy: Policy, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False
 ) -> Exported:

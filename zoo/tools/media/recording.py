@@ -14,6 +14,7 @@ import numpy as np
 from zoo.config.section import ConfigError
 from zoo.core.data import Obs, Timestep
 from zoo.core.errors import UserError, need, show_error
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv, EnvKwargsError, UnsupportedEnvError
 from zoo.env.make import env_name
@@ -184,6 +185,7 @@ FOLDER = 'videos'  # in the run folder
 logger = logging.getLogger(__name__)
 
 
+@TOOL_REGISTRY.register('videos')
 class Videos(Observer):
     """Records one episode after every logger.video_freq-th evaluation, to videos/step_<env step>.mp4 in the run folder.
 

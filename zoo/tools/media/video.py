@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from zoo.core.errors import RunError, UserError, need
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import visible
 from zoo.tools.media.film import has_display
 
@@ -160,6 +161,7 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps:
     return n_frame
 
 
+@TOOL_REGISTRY.register('video_preview')
 def preview(path: str | os.PathLike[str]) -> bytes:
     """Returns the first PREVIEW_S seconds of a video as a small GIF, for pages that show images. Raises: VideoError."""
     words = ['-t', str(PREVIEW_S), '-i', str(path), '-filter_complex', f'{PREVIEW},{GIF_COLORS}', '-f', 'gif', 'pipe:1']

@@ -16,6 +16,7 @@ import numpy as np
 
 from zoo.core.errors import UserError, need
 from zoo.core.files import refuse_failure, whole_file
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import visible
 from zoo.tools.results.read import Run, curve_metric, read_run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
@@ -125,6 +126,7 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
         yield drawn
 
 
+@TOOL_REGISTRY.register('plot_run')
 def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
     """Draws the curve of one run, see `TrainResult.plot`. A notebook shows the figure, which has the method `_repr_svg_`."""
     run = read_run(folder)
@@ -136,6 +138,7 @@ def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = 
     return drawn
 
 
+@TOOL_REGISTRY.register('html_of_run')
 def html_of_run(folder: Path, text: str) -> str:
     """Returns HTML for a notebook: a text above the curve of a run. Raises: UserError if the curve cannot be drawn."""
     return f'<pre>{escape(text)}</pre>{svg_text(plot_run(folder), str(folder))}'
