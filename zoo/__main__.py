@@ -19,7 +19,10 @@ def command() -> int:
     try:
         exit_code = main()
     except SystemExit as ended:  # after a signal, and after --help
-        exit_code = 0 if ended.code is None else ended.code
+        if ended.code is None:
+            exit_code = 0
+        else:
+            exit_code = ended.code
         raise
     finally:
         from zoo.core.processes import end_in_time

@@ -82,15 +82,21 @@ def engine_of(cluster: ConfigLike) -> Literal['inline', 'process', 'ray'] | None
     """Returns the name of the engine that carries the runners; None if there are no runners."""
     if not cluster['runner_num']:
         return None
-    return 'process' if cluster['engine'] == 'auto' else cluster['engine']
+    if cluster['engine'] == 'auto':
+        return 'process'
+    return cluster['engine']
 
 
 def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each value of section `cluster` that conflicts with another value or has no effect."""
-    cluster, n_env = config['cluster'], config['env']['collector_env_num']
-    n_runner, engine, n_learner = cluster['runner_num'], engine_of(cluster), cluster['learner_num']
+    cluster = config['cluster']
+    n_env = config['env']['collector_env_num']
+    n_runner = cluster['runner_num']
+    engine = engine_of(cluster)
+    n_learner = cluster['learner_num']
     uses_ray = engine == 'ray' or n_learner > 1
-    fields, only_ray = ClusterConfig.model_fields, ('address', 'working_dir', 'runner_gpu', 'runner_cpu')
+    fields = ClusterConfig.model_fields
+    only_ray = ('address', 'working_dir', 'runner_gpu', 'runner_cpu')
     changed = [key for key in ('engine', 'max_lag', *only_ray) if cluster[key] != fields[key].default]
     if engine is None:
         for key in ('engine', 'max_lag'):
@@ -103,7 +109,10 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
             return
     elif n_env % (n_runner * n_learner):
         n_all = n_runner * n_learner
-        each = '' if n_learner == 1 else f' for each of {n_learner} learners'
+        if n_learner == 1:
+            each = ''
+        else:
+            each = f' for each of {n_learner} learners'
         yield (
             f'cluster.runner_num is {n_runner}{each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = {n_env % n_all}; '
             f'use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
@@ -115,7 +124,10 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
             f'{n_group % n_runner}; use a multiple, or leave it out.'
         )
     if uses_ray and find_spec('ray') is None:
-        key = "cluster.engine is 'ray'" if engine == 'ray' else f'cluster.learner_num is {n_learner}'
+        if engine == 'ray':
+            key = "cluster.engine is 'ray'"
+        else:
+            key = f'cluster.learner_num is {n_learner}'
         yield f'{key} but ray is not installed: {install_extra("ray")}.'
     if engine == 'process' and os.name != 'posix':
         yield "cluster.engine is 'process', which needs Linux or macOS; use ray, or env.vectorization=async."
@@ -163,7 +175,8 @@ def split_config(cfg: S, size: int, rank: int) -> S:
     local = cfg.to_dict()
     for path, whole in _sizes(local):
         put_at(local, path, whole // size)
-    n_episode, n_env = value_at(cfg, N_EPISODE), value_at(cfg, 'env.evaluator_env_num')
+    n_episode = value_at(cfg, N_EPISODE)
+    n_env = value_at(cfg, 'env.evaluator_env_num')
     put_at(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
     put_at(local, 'env.evaluator_env_num', max(n_env // size, 1))
     local['policy']['device'] = rank_device(value_at(cfg, 'policy.device') or 'auto')
@@ -174,7 +187,9 @@ def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
     """Returns the device of this rank: for auto or cuda, the GPU with the number LOCAL_RANK if this machine has GPUs."""
     if device in ('auto', 'cuda') and torch.cuda.is_available():
         return f'cuda:{environ.get("LOCAL_RANK", "0")}'
-    return 'cpu' if device == 'auto' else device
+    if device == 'auto':
+        return 'cpu'
+    return device
 
 
 def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Iterator[str]:
@@ -187,7 +202,8 @@ def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Itera
             fits = ' or '.join(str(x) for x in (whole // size * size, -(-whole // size) * size) if x)
             yield f'{path} is {whole} but there are {size} ranks: {whole} % {size} = {whole % size}; use a multiple, e.g. {fits}.'
             return
-    if (n_episode := value_at(config, N_EPISODE)) < size:
+    n_episode = value_at(config, N_EPISODE)
+    if n_episode < size:
         yield f'{N_EPISODE} is {n_episode} but there are {size} ranks, which share the episodes; use {size} or more.'
     each = value_at(config, 'env.collector_env_num') // size
     for key in ('cluster.runner_num', 'env.collector_group_num'):
@@ -198,7 +214,8 @@ def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Itera
                 f'divisor, e.g. {around(each, n)}.'
             )
     yield from _sequence_problems(config, size)
-    if (n_learner := value_at(config, 'cluster.learner_num') or 1) > 1 and by == 'torchrun':
+    n_learner = value_at(config, 'cluster.learner_num') or 1
+    if n_learner > 1 and by == 'torchrun':
         yield (
             f'cluster.learner_num is {n_learner} but torchrun started {size} ranks, which are the learners; leave one of the '
             'two out.'
@@ -211,7 +228,8 @@ def _sequence_problems(config: ConfigLike, size: int) -> Iterator[str]:
     if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
         return
     for key in ('batch_size', 'critic_batch_size', 'aux_batch_size'):
-        n, length = learn.get(key), learn['sequence']['len']
+        n = learn.get(key)
+        length = learn['sequence']['len']
         if n is not None and n // size % length:
             yield (
                 f'policy.learn.{key} is {n}, {n // size} for each of {size} ranks, but policy.learn.sequence.len is {length}; '

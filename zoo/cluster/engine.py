@@ -106,13 +106,15 @@ class RemoteEngine(Engine, ABC):
             if isinstance(item, Failure):
                 item.raise_()
             found.append(item)
-            self._handed += [] if free is None else [free]
+            if free is not None:
+                self._handed += [free]
         return found
 
     def _wait_for_start(self, deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Waits until all runners are created or `is_over` returns true. Raises: see `Engine.start`."""
         while (missing := self._starting()) and not is_over():
-            if (left := deadline - monotonic()) <= 0:
+            left = deadline - monotonic()
+            if left <= 0:
                 raise RunError(self._late(missing))
             self._pump(min(left, POLL_S))
             for item, _ in self._arrived:
@@ -160,7 +162,8 @@ class InlineEngine(Engine):
         """Returns the items that are ready; if there are none, collects the rollout of the next request now."""
         if not self._ready and self._requests:
             self._ready.append(self._collect(self._requests.popleft()))
-        ready, self._ready = self._ready, []
+        ready = self._ready
+        self._ready = []
         return ready
 
     def call(self, group: int, method: str, *args: Any) -> Any:
@@ -184,9 +187,10 @@ class InlineEngine(Engine):
             self._runners.popitem()[1].close()
 
     def _collect(self, request: Request) -> Reply:
-        runner, version = (
-            self._runners[request.group],
-            max(self._weights) if request.version is None else request.version,
-        )
+        runner = self._runners[request.group]
+        if request.version is None:
+            version = max(self._weights)
+        else:
+            version = request.version
         runner.load(self._weights[version], version)
         return runner.collect(request).copied()  # the next rollout overwrites its blocks

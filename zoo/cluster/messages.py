@@ -98,14 +98,16 @@ class Failure(NamedTuple):
             error = (UserError if self.is_user_error else RunError)(f'{self.who} on {self.host} raised {self.words}')
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {self.who} on {self.host}; its traceback:\n{self.trace}')
-        if (place := getattr(error, 'env_place', None)) is not None:  # the command line shows it in a sentence
+        place = getattr(error, 'env_place', None)
+        if place is not None:  # the command line shows it in a sentence
             error.env_place = f'{place[0]}, in {self.who} on {self.host}', place[1]  # type: ignore[attr-defined]
         raise error
 
 
 def failure_of(error: BaseException, who: str = 'a runner') -> Failure:
     trace = ''.join(traceback.format_exception(type(error), error, error.__traceback__))
-    words, is_user_error = show_error(error), isinstance(error, UserError)
+    words = show_error(error)
+    is_user_error = isinstance(error, UserError)
     return Failure(socket.gethostname(), words, trace, is_user_error, pickled_error(error), who)
 
 
@@ -182,7 +184,10 @@ class WeightLayout:
             there = {**flat.__array_interface__, 'data': (flat.__array_interface__['data'][0], False)}
             # a view of the same memory that is not marked as read-only
             view = type('Memory', (), {'__array_interface__': there, 'base': flat})()
-            flat = flat.copy() if flat.nbytes < 1 << 16 else np.asarray(view)
+            if flat.nbytes < 1 << 16:
+                flat = flat.copy()
+            else:
+                flat = np.asarray(view)
         for name, view in self._split(torch.from_numpy(flat)):
             self._tensors[name].copy_(view)
 

@@ -165,7 +165,9 @@ def _specs(env: Mapping[str, Any]) -> list[Any]:
     found = []
     for spec in gymnasium.registry.values():
         entry = spec.entry_point
-        module = entry.partition(':')[0] if isinstance(entry, str) else getattr(entry, '__module__', None)
+        module = getattr(entry, '__module__', None)
+        if isinstance(entry, str):
+            module = entry.partition(':')[0]
         if module == '__main__' and isinstance(entry, str):  # in another process __main__ is another module
             creator: Any = load_env_creator(entry)
             found.append(replace(spec, entry_point=creator))
@@ -194,7 +196,8 @@ def _pickler() -> Any:
         """cloudpickle's Pickler, but a registry or a section class made by zoo becomes the other process's own, not a copy."""
 
         def reducer_override(self, obj: object) -> Any:
-            if (call := call_that_made(obj)) is not None:
+            call = call_that_made(obj)
+            if call is not None:
                 return call
             if isinstance(obj, Registry):
                 name = next((name for name, value in vars(registries).items() if value is obj), None)

@@ -58,13 +58,16 @@ class _Child:
     """
 
     def __init__(self, group: int, blob: bytes, name: str, says_start: bool) -> None:
-        self.group, self.is_ready, self.since = group, False, time.monotonic()
+        self.group = group
+        self.is_ready = False
+        self.since = time.monotonic()
         self.requests: deque[tuple[Request, int]] = deque()
         self.memory: dict[int, np.ndarray] = {}  # by slot
         self.busy: set[int] = set()
         self.stderr = open(new_memory(0), 'r+b', buffering=0)  # until it has started
         ours, theirs = socket.socketpair()
-        self.channel, fds = Channel(ours, SEND_S), [theirs.fileno()]
+        self.channel = Channel(ours, SEND_S)
+        fds = [theirs.fileno()]
         with suppress(OSError):  # there may be no stderr
             fds.append(os.dup(2))
         is_main_thread = threading.current_thread() is threading.main_thread()
@@ -149,13 +152,16 @@ class ProcessEngine(RemoteEngine):
         super().__init__()
         self._start_s: float = cluster['start_timeout']
         self.call_s: float = cluster['runner_timeout'] or math.inf
-        self._n_slot, self._run_id, self._make = cluster['max_lag'] + 2, run_id, make
+        self._n_slot = cluster['max_lag'] + 2
+        self._run_id = run_id
+        self._make = make
         self._blobs: dict[int, bytes] = {}  # by group; see `_Child`
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._weights: tuple[WeightSlots, int] | None = None  # with the file descriptor of their memory
         self._results: dict[int, Any] = {}  # of calls, by number
-        self._n_call, self._is_started = 0, False
+        self._n_call = 0
+        self._is_started = False
         self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # runs at exit too
 
     def start(self, specs: list[RunnerSpec]) -> None:
@@ -206,7 +212,9 @@ class ProcessEngine(RemoteEngine):
             else:
                 self.kill(group, f'it did not answer {method!r} in time (cluster.runner_timeout)')
         answer = self._results.pop(number)
-        return answer.raise_() if isinstance(answer, Failure) else pickle.loads(answer)
+        if isinstance(answer, Failure):
+            return answer.raise_()
+        return pickle.loads(answer)
 
     def pids(self) -> dict[int, tuple[str, int]]:
         return {group: (socket.gethostname(), child.pid) for group, child in self._children.items()}
@@ -251,7 +259,8 @@ class ProcessEngine(RemoteEngine):
             child.is_ready = True
             child.stderr.close()  # from now on it writes to the stderr of this process
         elif kind == 'reply':
-            (reply, packed), (_, slot) = content, child.requests.popleft()
+            reply, packed = content
+            _, slot = child.requests.popleft()
             if fds:
                 child.memory[slot] = map_memory(fds[0])
             blocks = read_blocks(packed, child.memory.get(slot, np.empty(0, np.uint8)))
@@ -304,7 +313,8 @@ def main(argv: list[str], fds: list[int], parent: int, is_main_thread: bool, blo
     Args: argv: of the parent, for the user's code; fds: of the socket, then of the parent's stderr if there is one.
       parent: process id; is_main_thread: whether the parent's main thread started this process; blob, says_start: see `_Child`.
     """
-    sys.argv, (fd, *stderr) = argv, fds
+    sys.argv = argv
+    fd, *stderr = fds
     os.ftruncate(sys.stdin.fileno(), 0)  # frees the memory that held the arguments
     leave_signals_to_parent(ends_at_sigterm=False)
     unblock_stop_signals()
@@ -347,13 +357,19 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
                     reply = runner.collect(request)
                     packed, fd = memory[slot].write(reply.blocks)
                     message: tuple[object, ...] = 'reply', (reply._replace(blocks={}), packed)
-                    fds = [] if fd is None else [fd]
+                    if fd is None:
+                        fds = []
+                    else:
+                        fds = [fd]
                 else:
                     number, method, args = content
                     message = 'result', (number, pickle.dumps(getattr(runner, method)(*args)))
             except BaseException as error:
                 failure = failure_of(error)
-                message = ('failed', failure) if kind == 'request' else ('result', (number, failure))
+                if kind == 'request':
+                    message = ('failed', failure)
+                else:
+                    message = ('result', (number, failure))
             channel.send(message, fds)
         for fd in fds:
             os.close(fd)
@@ -362,8 +378,14 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
 def _give_stderr_back(stderr: list[int], says_start: bool) -> None:
     """Restores stderr, which went to memory during the start so that a message about a failed start can quote it."""
     sys.stderr.flush()
-    said = os.pread(2, 1 << 20, 0) if says_start else b''
-    target = stderr[0] if stderr else os.open(os.devnull, os.O_WRONLY)
+    if says_start:
+        said = os.pread(2, 1 << 20, 0)
+    else:
+        said = b''
+    if stderr:
+        target = stderr[0]
+    else:
+        target = os.open(os.devnull, os.O_WRONLY)
     os.dup2(target, 2)
     os.close(target)
     if said:

@@ -83,9 +83,10 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
                 "cluster.address (or RAY_ADDRESS) is 'auto' but no Ray cluster runs on this machine; start one with `ray start "
                 '--head`, name one as host:port, or leave both out for one that ends with the run'
             ) from error
-        where = (
-            'Ray could not be started here' if address == 'local' else f'the Ray cluster {address!r} cannot be joined'
-        )
+        if address == 'local':
+            where = 'Ray could not be started here'
+        else:
+            where = f'the Ray cluster {address!r} cannot be joined'
         raise UserError(f'{where}: {show_error(error, 500)}') from error
     if address == 'local':
         agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # children of the raylet
@@ -122,7 +123,9 @@ def end_process(place: Place) -> bool:
 
 def wait_for_end(places: Sequence[Place]) -> None:
     """Waits until none of these processes is left on this node; kills those that have not ended after END_S seconds."""
-    here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ''
+    here = ''
+    if ray.is_initialized():
+        here = ray.get_runtime_context().get_node_id()
     left = [place for place in places if place[2] == here]
     deadline = monotonic() + END_S
     while left := [place for place in left if _is_there(place[1])]:
@@ -150,7 +153,8 @@ def lack(what: str, n: int, need: Mapping[str, float], lower: str = 'cluster.run
 
 def room() -> str:
     """Returns the cluster's resources as a clause: 'the Ray cluster has 4 CPU, of which 1 free'."""
-    there, free = ray.cluster_resources(), ray.available_resources()
+    there = ray.cluster_resources()
+    free = ray.available_resources()
     parts = [f'{there[name]:g} {name}, of which {free.get(name, 0):g} free' for name in ('CPU', 'GPU') if name in there]
     return f'the Ray cluster has {"; ".join(parts) or "no CPU"}'
 
@@ -163,7 +167,11 @@ def late(what: str, seconds: float, lack: str) -> str:
 
 def cause_of(error: RayError, place: Place | None) -> str:
     """Returns a clause with the cause of an actor's loss. Raises: UserError if its node has no zoo."""
-    text, process = str(error), 'its process' if place is None else f'its process {place[1]} on {place[0]}'
+    text = str(error)
+    if place is None:
+        process = 'its process'
+    else:
+        process = f'its process {place[1]} on {place[0]}'
     if "No module named 'zoo" in text:
         raise UserError('a node of the Ray cluster cannot import zoo; install the same version on all nodes') from None
     if 'node has died' in text or 'node was dead' in text or 'node failure' in text:
@@ -239,7 +247,8 @@ def _alone() -> Iterator[None]:
     constants: Any = import_module('ray._private.ray_constants')
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:

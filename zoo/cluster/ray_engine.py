@@ -35,7 +35,9 @@ class RunnerProcess:
     """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
-        self._make, self._runners, self._threads = make, dict[int, Any](), dict[int, OwnThread]()
+        self._make = make
+        self._runners = dict[int, Any]()
+        self._threads = dict[int, OwnThread]()
         self._newest: tuple[int, np.ndarray] | None = None
         self._lock = threading.Lock()
 
@@ -118,7 +120,10 @@ class RayEngine(RemoteEngine):
         self, cluster: ConfigLike, run_id: str, make: Callable[[Any], Any] = Runner, runners_per_process: int = 1
     ) -> None:
         super().__init__()
-        self.cluster, self._run_id, self._runner, self._per_process = cluster, run_id, make, runners_per_process
+        self.cluster = cluster
+        self._run_id = run_id
+        self._runner = make
+        self._per_process = runners_per_process
         self.pushes = cluster['max_lag'] > 1
         self._has_threads = self.pushes or runners_per_process > 1
         self._specs: dict[int, RunnerSpec] = {}
@@ -139,7 +144,8 @@ class RayEngine(RemoteEngine):
             with given_up_at_its_end() as is_over:  # Ray turns an exception during its calls into a SystemError
                 working_dir = self.cluster['working_dir']
                 self._owns_ray = ray_cluster.join(self.cluster['address'], self._need, working_dir)
-                if lack := self._lack():
+                lack = self._lack()
+                if lack:
                     logger.warning('%s; waiting for more', lack)
                 self._payload = ray.put(np.frombuffer(specs[0].payload, dtype=np.uint8))
                 groups = list(self._specs)
@@ -160,7 +166,10 @@ class RayEngine(RemoteEngine):
 
     def ask(self, request: Request) -> None:
         """Queues the request at its actor; the blocks of the reply will be memory of Ray's object store."""
-        version = max(self._weights) if request.version is None else request.version
+        if request.version is None:
+            version = max(self._weights)
+        else:
+            version = request.version
         method = self._method(request.group, 'collect')
         self._due[method.remote(request, version, self._weights[version])] = request.group
 
@@ -174,7 +183,9 @@ class RayEngine(RemoteEngine):
             raise RunnerLostError(f'runner {group} did not answer {method} within {limit:g} s') from None
         if isinstance(answer, Lost):
             raise RunnerLostError(f'runner {group} was lost before it answered {method}: {answer.cause}')
-        return answer.raise_() if isinstance(answer, Failure) else answer[0]
+        if isinstance(answer, Failure):
+            return answer.raise_()
+        return answer[0]
 
     def pids(self) -> dict[int, tuple[str, int]]:
         return {group: actor.place[:2] for group, actor in self.actors.items() if actor.place is not None}
@@ -182,7 +193,8 @@ class RayEngine(RemoteEngine):
     def close(self) -> None:
         """Ends the actors, and Ray if it was started or joined here; returns when the processes of this machine are gone."""
         actors = set(self.actors.values())
-        self.actors, self._due = {}, {}
+        self.actors = {}
+        self._due = {}
         self._arrived.clear()
         if actors and ray.is_initialized():
             with suppress(ray.exceptions.RayError):
@@ -192,7 +204,8 @@ class RayEngine(RemoteEngine):
             for actor in actors:
                 ray_cluster.end(actor.handle)
         ray_cluster.wait_for_end([actor.place for actor in actors if actor.place is not None])
-        self._payload, self._weights = None, {}
+        self._payload = None
+        self._weights = {}
         if self._owns_ray:
             self._owns_ray = False
             ray_cluster.leave()
@@ -221,10 +234,15 @@ class RayEngine(RemoteEngine):
         """Returns a method of a runner's actor; its calls run in the order in which they are made."""
         actor = self.actors[group]
         method = getattr(actor.handle, name)
-        return method.options(concurrency_group=f'runner{actor.groups.index(group)}') if self._has_threads else method
+        if self._has_threads:
+            return method.options(concurrency_group=f'runner{actor.groups.index(group)}')
+        return method
 
     def _lack(self) -> str:
-        what = 'runners' if self._per_process == 1 else 'processes of runners'
+        if self._per_process == 1:
+            what = 'runners'
+        else:
+            what = 'processes of runners'
         return ray_cluster.lack(f'{self._n_actor} {what}', self._n_actor, self._need)
 
     def _starting(self) -> list[int]:
@@ -264,7 +282,10 @@ class RayEngine(RemoteEngine):
         try:
             return ray.get(ref, timeout=timeout)
         except ray.exceptions.RayTaskError as error:  # e.g. the actor could not unpickle the arguments
-            cause = error.cause if isinstance(getattr(error, 'cause', None), Exception) else error
+            if isinstance(getattr(error, 'cause', None), Exception):
+                cause = error.cause
+            else:
+                cause = error
             if isinstance(cause, ModuleNotFoundError):
                 raise UserError(
                     f'a runner cannot import {cause.name!r}; install it on all nodes, or set cluster.working_dir '

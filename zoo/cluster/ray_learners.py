@@ -64,7 +64,8 @@ class RankProcess:
 
     def __init__(self, key: bytes) -> None:
         self._listener = Listener((ray.util.get_node_ip_address(), 0), authkey=key)
-        self._line, self._lock = Future[Connection](), threading.Lock()
+        self._line = Future[Connection]()
+        self._lock = threading.Lock()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name='line', daemon=True).start()
 
@@ -78,7 +79,8 @@ class RankProcess:
 
     def run(self, settings: RankSettings, payload: bytes) -> Any:
         """Calls the function in the payload with the rank and `ask`. Returns: its result, or a Failure."""
-        who, host = f'rank {settings.rank}', socket.gethostname()
+        who = f'rank {settings.rank}'
+        host = socket.gethostname()
         try:
             self._prepare(settings)
             check_versions(settings.versions, host, who)
@@ -121,7 +123,8 @@ class RankProcess:
         for name, level in settings.levels.items():
             logging.getLogger(name).setLevel(level)
         if settings.rank == 0:
-            sys.stdout, sys.stderr = LineStream(self.send, 'stdout'), LineStream(self.send, 'stderr')
+            sys.stdout = LineStream(self.send, 'stdout')
+            sys.stderr = LineStream(self.send, 'stderr')
         os.environ.update(settings.environ)
         try:
             os.chdir(settings.cwd)
@@ -151,7 +154,8 @@ class LineStream(io.TextIOBase):
     """Standard output or error of rank 0; the driver writes its text to the driver's own stream."""
 
     def __init__(self, send: Send, kind: Kind) -> None:
-        self._send, self._kind = send, kind
+        self._send = send
+        self._kind = kind
 
     def write(self, text: str) -> int:
         self._send(self._kind, text)
@@ -180,10 +184,14 @@ def run_ranks(cfg: RunConfig, payload: bytes, received: Sequence[int], answer: C
     Raises: the unchanged exception of a rank; RanksLostError if a process ended after a signal or too often; RunError if
       the ranks do not start within cluster.start_timeout; UserError if no cluster can be joined.
     """
-    cluster, n = cfg.cluster, cfg.cluster.learner_num
-    n_runner_cpu = cluster.runner_num * cluster.runner_cpu if cluster.engine == 'ray' else 0.0
+    n = cfg.cluster.learner_num
+    cluster = cfg.cluster
+    n_runner_cpu = 0.0
+    if cluster.engine == 'ray':
+        n_runner_cpu = cluster.runner_num * cluster.runner_cpu
     owns_ray = ray_cluster.join(cluster.address, {'CPU': n * (1 + n_runner_cpu)}, cluster.working_dir)
-    run_id, losses = uuid4().hex[:12], list[float]()
+    run_id = uuid4().hex[:12]
+    losses = list[float]()
     bundle = {'CPU': 1.0}
     if cfg.policy.get('device', 'auto') in ('auto', 'cuda') and ray.cluster_resources().get('GPU'):
         bundle['GPU'] = 1.0
@@ -222,7 +230,10 @@ class RankActors:
     """
 
     def __init__(self, cfg: RunConfig, group: Any, run_id: str, n_restart: int) -> None:
-        self._cfg, self._group, self._run_id, self._n_restart = cfg, group, run_id, n_restart
+        self._cfg = cfg
+        self._group = group
+        self._run_id = run_id
+        self._n_restart = n_restart
         self._n = cfg.cluster.learner_num
         self._bundle: dict[str, float] = group.bundle_specs[0]
         self._actors: list[Any] = []
@@ -234,7 +245,8 @@ class RankActors:
         """Places the actors, all or none, and starts `RankProcess.run` in each."""
         deadline = monotonic() + self._cfg.cluster.start_timeout
         self._wait_for([self._group.ready()], deadline, received)
-        key, in_group = token_bytes(32), ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        key = token_bytes(32)
+        in_group = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         for rank in range(self._n):
             options: dict[str, Any] = {
                 'num_cpus': 1,
@@ -261,7 +273,8 @@ class RankActors:
     def result(self, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
         """Waits for the end of all ranks and returns the result of rank 0. Raises: see `run_ranks`; _DiedError."""
         found: dict[int, Any] = {}
-        deadline, n_sent = float('inf'), 0
+        deadline = float('inf')
+        n_sent = 0
         while self._pending and monotonic() < deadline:
             self._listen(POLL_S, answer)
             if received and not n_sent:  # only the first: a second signal ends this process
@@ -276,7 +289,8 @@ class RankActors:
                     found[rank] = _DiedError(f'rank {rank} of {self._n} is lost: {error}')
                 if _is_other_fault(found[rank]):  # a rank that stops at a signal does not hurry the others
                     is_cut_off = found[rank].words.startswith('RanksLostError')
-                    deadline = min(deadline, monotonic() + GRACE_S) if is_cut_off else deadline
+                    if is_cut_off:
+                        deadline = min(deadline, monotonic() + GRACE_S)
                 elif isinstance(found[rank], Failure | _DiedError):
                     deadline = 0.0
         end = monotonic() + 1.0

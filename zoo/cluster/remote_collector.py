@@ -51,8 +51,11 @@ class RemoteEnvs:
         name: str,
         spaces: tuple[Space, Space],
     ) -> None:
-        self.engine, self._scheduler, self._group = engine, scheduler, group
-        self.n_env, self.name = n_env, name
+        self.engine = engine
+        self._scheduler = scheduler
+        self._group = group
+        self.n_env = n_env
+        self.name = name
         self.obs_space, self.action_space = spaces
 
     def command(self, command: EnvCommand) -> list[Any]:
@@ -109,8 +112,14 @@ class RemoteCollector(Collector):
     ) -> None:
         super().__init__(envs, mode)  # type: ignore[arg-type]  # these envs step elsewhere
         self._env_time = 0.0
-        self._envs, self.engine, self._scheduler, self._layout = envs, engine, scheduler, layout
-        self._max_lag, self._restarts, self._columns, self._reader = max_lag, restarts, info_columns, reader
+        self._envs = envs
+        self.engine = engine
+        self._scheduler = scheduler
+        self._layout = layout
+        self._max_lag = max_lag
+        self._restarts = restarts
+        self._columns = info_columns
+        self._reader = reader
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a reply's block
         self._asked_to = -1  # index of the last rollout that was requested
         self._seed: tuple[int, ...] | None = None  # of the reset before the next rollout
@@ -134,11 +143,14 @@ class RemoteCollector(Collector):
                 'rollout; use cluster.max_lag=0'
             )
         super().reset(seed)
-        self._seed, self._asked_to = entropy_of(seed), -1
+        self._seed = entropy_of(seed)
+        self._asked_to = -1
 
     def fill_block(self) -> RolloutExtras:
         """Fills the block with the rollout of all runners."""
-        start, collect_iter, env_step = perf_counter(), self.collect_iter, self.env_step
+        start = perf_counter()
+        collect_iter = self.collect_iter
+        env_step = self.env_step
         if self._whole:
             self.block.restart()
         if collect_iter > self._asked_to:
@@ -149,11 +161,13 @@ class RemoteCollector(Collector):
         found: dict[int, Reply] = {}
         infos: dict[int, dict[str, np.ndarray]] = {}
         fresh: list[slice] = []
-        join_s, wait_from = 0.0, perf_counter()
+        join_s = 0.0
+        wait_from = perf_counter()
 
         def use(reply: Reply, is_fresh: bool) -> None:
             nonlocal join_s
-            before, envs = perf_counter(), self._envs_of(reply.group)
+            before = perf_counter()
+            envs = self._envs_of(reply.group)
             fresh.extend([envs] if is_fresh else [])
             infos[reply.group] = self._place(reply, envs)
             found[reply.group] = reply._replace(blocks={})
@@ -180,7 +194,8 @@ class RemoteCollector(Collector):
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of runners for the log; times are means over the rollouts since the last call."""
-        times, n = self._times, max(self._times['n'], 1.0)
+        times = self._times
+        n = max(self._times['n'], 1.0)
         found: dict[str, float] = {
             'cluster/runner': len(self.engine.pids()),
             'cluster/restart': self._scheduler.n_restart,
@@ -196,7 +211,8 @@ class RemoteCollector(Collector):
 
     def _begin_metrics(self) -> None:
         self._times = dict.fromkeys(('put', 'wait', 'join', 'env', 'act', 'n', 'n_byte'), 0.0)
-        self._lags, self._since = list[int](), perf_counter()
+        self._lags = list[int]()
+        self._since = perf_counter()
 
     def _ask(self, i: int, version: int, env_step: int) -> None:
         """Requests rollout i with the current weights. They are of version `version` and are published once."""
@@ -207,7 +223,8 @@ class RemoteCollector(Collector):
             self._times['put'] += perf_counter() - before
             self._times['n_byte'] += self._layout.n_byte * len(self._envs)
         self._scheduler.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
-        self._seed, self._asked_to = None, i
+        self._seed = None
+        self._asked_to = i
 
     def _envs_of(self, group: int) -> slice:
         n_env = self._envs[group].n_env  # the same for all runners
@@ -231,7 +248,10 @@ class RemoteCollector(Collector):
                 continue
             is_state = name.partition('.')[0] == 'state'
             if name not in self._whole:
-                shape = (self.n_env, *rows.shape[1:]) if is_state else (len(rows), self.n_env, *rows.shape[2:])
+                if is_state:
+                    shape = (self.n_env, *rows.shape[1:])
+                else:
+                    shape = (len(rows), self.n_env, *rows.shape[2:])
                 self._whole[name] = torch.empty(shape, dtype=torch.from_numpy(rows[:0].copy()).dtype)
             self._whole[name].numpy()[envs if is_state else (slice(None), envs)] = rows
         return infos
@@ -241,7 +261,8 @@ class RemoteCollector(Collector):
         self._times['n_byte'] += reply.n_byte
         for name in ('env', 'act'):
             self._times[name] += reply.time[name]
-        key, restarts = (reply.group, reply.attempt), self._restarts
+        key = (reply.group, reply.attempt)
+        restarts = self._restarts
         restarts.count += reply.n_restart - self._n_restart.get(key, 0)
         self._n_restart[key] = reply.n_restart
         if restarts.count > restarts.limit:
@@ -270,12 +291,17 @@ def start_runners(
       space and action space of the training envs; restarts: counts the envs that runners restart; rank: of the learner.
     Raises: as `Engine.start`; UserError for code that cannot be sent.
     """
-    cluster, n_runner = cfg.cluster, cfg.cluster.runner_num
-    n_env, n_group = cfg.env.collector_env_num // n_runner, cfg.env.collector_group_num
+    n_runner = cfg.cluster.runner_num
+    cluster = cfg.cluster
+    n_env = cfg.env.collector_env_num // n_runner
+    n_group = cfg.env.collector_group_num
     acting = policy.acting_state()
-    layout, placed = WeightLayout(acting), placements(acting)
+    layout = WeightLayout(acting)
+    placed = placements(acting)
     payload = packed(payload_of(cfg, policy, infos))
-    n_group, n_thread = None if n_group is None else n_group // n_runner, cfg.policy.n_thread or 1
+    if n_group is not None:
+        n_group //= n_runner
+    n_thread = cfg.policy.n_thread or 1
     firsts = [rank * cfg.env.collector_env_num + group * n_env for group in range(n_runner)]
     engine.start(
         [
@@ -284,10 +310,15 @@ def start_runners(
         ]
     )
     logger.info(_placed(cluster, n_runner, n_env, engine.pids()))
-    timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
+    timeout = cluster.runner_timeout
+    limit = cluster.restart_limit
+    start_s = cluster.start_timeout
     scheduler = RolloutScheduler(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
-    reader = policy.device if policy.device.type == 'cuda' else None
-    mode, columns = policy.collect_mode, cfg.env.info_columns
+    reader = None
+    if policy.device.type == 'cuda':
+        reader = policy.device
+    mode = policy.collect_mode
+    columns = cfg.env.info_columns
     envs = [RemoteEnvs(engine, scheduler, group, n_env, env[0], env[1:]) for group in range(n_runner)]
     return RemoteCollector(envs, mode, engine, scheduler, layout, cluster.max_lag, restarts, columns, reader), envs
 
@@ -309,7 +340,10 @@ def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int
 def payload_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> RunnerPayload:
     """Returns the data from which runners create their envs and policies."""
     section = plain(policy.cfg)
-    device = 'cuda' if cfg.cluster.runner_gpu else 'cpu'
+    if cfg.cluster.runner_gpu:
+        device = 'cuda'
+    else:
+        device = 'cpu'
     if device != policy.device.type and 'executor' in section.get('learn', {}):
         section['learn']['executor'] = 'auto'  # the learner's executor was chosen for its own device
     given: nn.Module | None = None

@@ -54,10 +54,12 @@ class Runner:
     """
 
     def __init__(self, spec: RunnerSpec) -> None:
-        self._spec, host = spec, socket.gethostname()
+        self._spec = spec
+        host = socket.gethostname()
         check_versions(spec.versions, host)
         payload = unpacked(spec.payload, host)
-        make, options = payload.policy['class'], dict(payload.policy['options'])
+        make = payload.policy['class']
+        options = dict(payload.policy['options'])
         cfg = Config(payload.policy['cfg'])
         env = {**payload.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
         self._restarts = Restarts(env['max_restarts'])
@@ -80,7 +82,8 @@ class Runner:
             self._layout = WeightLayout(self._policy.acting_state())
             self._collector = Collector(self._envs, self._policy.collect_mode, payload.infos, spec.first)
             self._undo = undo.pop_all()
-        self._version, self._has_reset = -1, False
+        self._version = -1
+        self._has_reset = False
 
     def load(self, weights: np.ndarray, version: int) -> None:
         """Acts with these weights [n_byte] u8 from now on; they are copied."""
@@ -98,8 +101,10 @@ class Runner:
             return Reply(*key, {}, [], [], {}, request.attempt)
         with _threads(self._spec.n_thread), watch_calls(self._timeout):
             self._prepare(request)
-            start, before = perf_counter(), self._collector.env_time
-            self._collector.collect_iter, self._collector.env_step = request.collect_iter, request.env_step
+            start = perf_counter()
+            before = self._collector.env_time
+            self._collector.collect_iter = request.collect_iter
+            self._collector.env_step = request.env_step
             steps = self._collector.fill_block()
             env_s = self._collector.env_time - before
             time = {'env': env_s, 'act': perf_counter() - start - env_s}

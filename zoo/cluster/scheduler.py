@@ -57,15 +57,23 @@ class RolloutScheduler:
         limit: int = 20,
         start_s: float = 0.0,
     ) -> None:
-        self._engine, self._run_id, self._seed = engine, run_id, seed
-        self._max_lag, self._limit, self._start_s = max_lag, limit, start_s
-        self._timeout = math.inf if timeout is None else timeout
+        self._engine = engine
+        self._run_id = run_id
+        self._seed = seed
+        self._max_lag = max_lag
+        self._limit = limit
+        self._start_s = start_s
+        if timeout is None:
+            self._timeout = math.inf
+        else:
+            self._timeout = timeout
         self._asked = {group: RunnerState() for group in range(n_runner)}
         self._losses: list[float] = []
         self.n_restart = self.n_discarded = 0
         self.commands: dict[str, EnvCommand] = {}
         self.reset_options: Mapping[str, Any] | None = None
-        self._env_step, self._n_again = 0, 0
+        self._env_step = 0
+        self._n_again = 0
         self._version: int | None = None  # of the newest requests
         self._waiting: int | None = None  # rollout whose replies are used before the engine's next wait
 
@@ -78,7 +86,8 @@ class RolloutScheduler:
         self, collect_iter: int, version: int | None, env_step: int, reset_seed: tuple[int, ...] | None = None
     ) -> None:
         """Requests a rollout from every runner."""
-        self._env_step, self._version = env_step, version
+        self._env_step = env_step
+        self._version = version
         for group in self._asked:
             self._send(group, collect_iter, reset_seed)
 
@@ -87,7 +96,8 @@ class RolloutScheduler:
 
         Raises: RunError after too many losses; what the engine raises.
         """
-        missing, self._waiting = set(self._asked), collect_iter
+        missing = set(self._asked)
+        self._waiting = collect_iter
         self.settle()
         while True:
             for group in sorted(missing):
@@ -118,7 +128,10 @@ class RolloutScheduler:
         return bool(found)
 
     def _arrived(self, reply: Reply) -> None:
-        asked = self._asked.get(reply.group) if reply.run_id == self._run_id else None  # else of another run
+        # else of another run
+        asked = None
+        if reply.run_id == self._run_id:
+            asked = self._asked.get(reply.group)
         if asked is None or reply.attempt != asked.attempt or reply.collect_iter not in asked.outstanding:
             self._discard(reply)
             return
@@ -127,7 +140,10 @@ class RolloutScheduler:
             return
         del asked.outstanding[reply.collect_iter]
         is_early = reply.collect_iter != self._waiting  # its blocks are valid up to the engine's next wait
-        asked.ready[reply.collect_iter] = reply.copied() if is_early else reply
+        if is_early:
+            asked.ready[reply.collect_iter] = reply.copied()
+        else:
+            asked.ready[reply.collect_iter] = reply
         asked.since = monotonic()
         asked.starts = False
         for each in self._asked.values():
@@ -149,7 +165,8 @@ class RolloutScheduler:
         return False
 
     def _lost(self, lost: Lost) -> None:
-        asked, now = self._asked[lost.group], monotonic()
+        asked = self._asked[lost.group]
+        now = monotonic()
         self.n_restart += 1
         asked.n_lost += 1
         self._losses = [at for at in self._losses if now - at < HOUR] + [now]
@@ -163,7 +180,9 @@ class RolloutScheduler:
                 f'all {len(self._asked)} runners were lost {N_ROUND} times and none gave a rollout in between, the last one '
                 f'since {lost.cause}; remove the cause and continue the run'
             )
-        words = ' and asked again. From here on the run is not that of its seed' if self.n_restart == 1 else ''
+        words = ''
+        if self.n_restart == 1:
+            words = ' and asked again. From here on the run is not that of its seed'
         logger.warning('runner %d is lost (%s); it is made anew%s', *lost, words)
         asked.starts = True
         self._again(lost.group, list(asked.outstanding))
@@ -175,7 +194,9 @@ class RolloutScheduler:
         later = [i for i in asked.ready if wanted and i > min(wanted)]
         for i in later:
             self._discard(asked.ready.pop(i))
-        asked.attempt, asked.is_new, asked.since = asked.attempt + 1, True, monotonic()
+        asked.attempt += 1
+        asked.is_new = True
+        asked.since = monotonic()
         asked.outstanding.clear()
         asked.fresh.difference_update([*wanted, *later])
         for i in sorted([*wanted, *later]):
@@ -193,13 +214,15 @@ class RolloutScheduler:
                 request = request._replace(reset_seed=entropy_of(seed))
             request = request._replace(commands=tuple(self.commands.values()), reset_options=self.reset_options)
         asked.is_new = False
-        asked.since = asked.since if asked.outstanding else monotonic()
+        if not asked.outstanding:
+            asked.since = monotonic()
         asked.outstanding[collect_iter] = request
         self._engine.ask(request)
 
     def _discard(self, reply: Reply) -> None:
         reward = reply.blocks.get('steps.reward')
-        self.n_discarded += 0 if reward is None else reward.size
+        if reward is not None:
+            self.n_discarded += reward.size
 
     def _allowed(self, asked: RunnerState) -> float:
         """Returns the seconds that a runner may be silent; a replaced runner also has the seconds of its start."""
@@ -210,7 +233,9 @@ class RolloutScheduler:
         for group, asked in self._asked.items():
             if asked.outstanding and now - asked.since >= self._allowed(asked):
                 asked.since = now
-                more = ' and did not start in cluster.start_timeout' if asked.starts else ''
+                more = ''
+                if asked.starts:
+                    more = ' and did not start in cluster.start_timeout'
                 self._engine.kill(
                     group, f'it gave nothing for {self._timeout:,.0f} s, see cluster.runner_timeout{more}'
                 )

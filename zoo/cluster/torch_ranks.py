@@ -39,7 +39,8 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
         )
     if int(size) == 1:
         return ALONE
-    if missing := [name for name in _NEEDED if name not in environ]:
+    missing = [name for name in _NEEDED if name not in environ]
+    if missing:
         raise UserError(
             f'the environment has WORLD_SIZE={size} but no {", ".join(missing)}; start the processes with torchrun, or '
             'unset WORLD_SIZE to train in this one alone'
@@ -48,7 +49,10 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
         raise UserError(
             f'the environment has WORLD_SIZE={size} but this torch has no torch.distributed; install one that has'
         )
-    is_cuda, rank, n, limit = device.startswith('cuda'), int(environ['RANK']), int(size), timedelta(seconds=timeout)
+    is_cuda = device.startswith('cuda')
+    rank = int(environ['RANK'])
+    n = int(size)
+    limit = timedelta(seconds=timeout)
     if is_cuda:
         if (torch.device(device).index or 0) >= torch.cuda.device_count():
             raise UserError(
@@ -58,7 +62,11 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
         torch.cuda.set_device(device)
     try:
         store, _, _ = next(torch.distributed.rendezvous('env://', rank, n, timeout=limit))
-        fresh, backend = _fresh(store, rank, n, timeout), 'cpu:gloo,cuda:nccl' if is_cuda else 'gloo'
+        fresh = _fresh(store, rank, n, timeout)
+        if is_cuda:
+            backend = 'cpu:gloo,cuda:nccl'
+        else:
+            backend = 'gloo'
         torch.distributed.init_process_group(backend, timeout=limit, world_size=n, rank=rank, store=fresh)
     except RuntimeError as error:
         where = f'{environ["MASTER_ADDR"]}:{environ["MASTER_PORT"]}'
@@ -76,7 +84,8 @@ def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float)
     rank 0 names a new part. Another rank may read an old name first; it accepts a name only if rank 0 answers.
     Raises: RuntimeError if the other ranks do not come.
     """
-    own, end = uuid4().hex, time.monotonic() + timeout
+    own = uuid4().hex
+    end = time.monotonic() + timeout
     if rank == 0:
         store.set_timeout(timedelta(seconds=timeout))
         store.set('zoo/part', own)
@@ -104,14 +113,20 @@ class TorchRanks(Ranks):
     """
 
     def __init__(self, timeout: float) -> None:
-        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.rank = torch.distributed.get_rank()
+        self.size = torch.distributed.get_world_size()
         self._timeout = timeout
 
     def sum_(self, x: Tensor) -> Tensor:
         """As `Ranks.sum_`: gloo and NCCL reduce each element in one place and send the result to all."""
-        flat = x if x.is_contiguous() else x.contiguous()
+        if x.is_contiguous():
+            flat = x
+        else:
+            flat = x.contiguous()
         self._call('the sum', lambda: torch.distributed.all_reduce(flat))
-        return x if flat is x else x.copy_(flat)
+        if flat is x:
+            return x
+        return x.copy_(flat)
 
     def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As `Ranks.merge`, in one exchange."""
@@ -142,7 +157,10 @@ class TorchRanks(Ranks):
             return call()
         except RuntimeError as error:
             is_late = 'timed out' in str(error).lower() or 'timeout' in str(error).lower()
-            why = f'they did not come within {self._timeout:g} s' if is_late else 'the connection to them was lost'
+            if is_late:
+                why = f'they did not come within {self._timeout:g} s'
+            else:
+                why = 'the connection to them was lost'
             raise RanksLostError(
                 f'rank {self.rank} waited for {what} of {self.size} ranks, but {why} ({_first(error)}); another rank ended or '
                 'hangs: see its own message, or its log'

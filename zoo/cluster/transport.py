@@ -25,7 +25,8 @@ class Channel:
         if patience is not None:
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack('@ll', int(patience), int(patience % 1 * 1e6)))
-        self._socket, self._messages = end, Connection(os.dup(end.fileno()))
+        self._socket = end
+        self._messages = Connection(os.dup(end.fileno()))
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
@@ -42,7 +43,9 @@ class Channel:
         """Waits for the next message. Raises: EOFError if the other end is closed, or hangs in a message."""
         try:
             message, n_fd = pickle.loads(self._messages.recv_bytes())
-            fds = socket.recv_fds(self._socket, 1, n_fd)[1] if n_fd else []
+            fds = []
+            if n_fd:
+                fds = socket.recv_fds(self._socket, 1, n_fd)[1]
         except OSError as error:
             raise EOFError from error
         for fd in fds:
@@ -102,7 +105,8 @@ class WeightSlots:
         memory = map_memory(os.dup(fd))
         n_slot, n_byte = (int(x) for x in memory[:16].view(np.int64))
         header = memory[: aligned(8 * (3 + n_slot))]
-        self._newest, self._versions = header[16:24].view(np.int64), header[24 : 24 + 8 * n_slot].view(np.int64)
+        self._newest = header[16:24].view(np.int64)
+        self._versions = header[24 : 24 + 8 * n_slot].view(np.int64)
         self._slots = memory[header.size :].reshape(n_slot, aligned(n_byte))[:, :n_byte]
 
     @staticmethod
@@ -122,7 +126,8 @@ class WeightSlots:
         slot = min(free, key=lambda i: (self._versions[i] != version, self._versions[i]))
         self._versions[slot] = -1
         self._slots[slot] = weights
-        self._versions[slot], self._newest[0] = version, slot
+        self._versions[slot] = version
+        self._newest[0] = slot
 
     def load(self, version: int | None, load: Callable[[np.ndarray, int], None]) -> int:
         """Calls `load(weights, version)`, again if the weights were overwritten meanwhile. Returns the version; None: newest."""
@@ -130,7 +135,10 @@ class WeightSlots:
             held = self._versions.tolist()
             if version is not None and version not in held:
                 raise RuntimeError(f'weights of version {version} are gone; there are {held}')
-            slot = int(self._newest[0]) if version is None else held.index(version)
+            if version is None:
+                slot = int(self._newest[0])
+            else:
+                slot = held.index(version)
             if held[slot] >= 0:
                 load(self._slots[slot], held[slot])
                 if self._versions[slot] == held[slot]:

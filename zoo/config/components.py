@@ -38,22 +38,31 @@ def components_of(registry: Registry[Any], path: str, common: type[Section] = Se
 
 def name_of(spec: str | Mapping[str, Any]) -> str:
     """The name of a component, from a name or {type: name, its options}."""
-    return spec if isinstance(spec, str) else spec['type']
+    if isinstance(spec, str):
+        return spec
+    return spec['type']
 
 
 def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
     """A checked name, or {type: name, its options} with all defaults. Raises: ConfigError that names keys below `path`."""
     section = section_of(registry, spec, path, common)
-    return spec if isinstance(spec, str) else plain(section)
+    if isinstance(spec, str):
+        return spec
+    return plain(section)
 
 
 def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
     """The options of a component as a Section with the field `type`. Raises: ConfigError."""
     if not isinstance(spec, str | dict):
         raise ConfigError(f'{path} is {spec!r} but must name a {registry.kind}, or be {{type: its name, its options}}.')
-    name = spec if isinstance(spec, str) else spec.get('type')
+    name: Any = spec
+    if isinstance(spec, dict):
+        name = spec.get('type')
     if not isinstance(name, str):
-        got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
+        if 'type' in spec:
+            got = f'{path}.type is {name!r}'
+        else:
+            got = f'{path} has no type'
         raise ConfigError(f'{got} but must name a {registry.kind}; use one of {", ".join(registry.names())}.')
     item = _item(registry, name, path)
     return validate(_section(item, registry.kind, name, common), {} if isinstance(spec, str) else spec, path)
@@ -62,14 +71,19 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
 def _item(registry: Registry[Any], name: str, path: str) -> Any:
     """Returns the registered item; if the registry takes code, also one named as 'module:Class' or 'file.py:Class'."""
     if registry.takes_code and name not in registry and (name in _given or names_code(name)):
-        found = _given[name] if name in _given else load_code(name, path)
+        if name in _given:
+            found = _given[name]
+        else:
+            found = load_code(name, path)
         if not callable(found):
             raise ConfigError(f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class or a function.')
         return found
     try:
         return registry.get(name)
     except UnknownNameError as error:
-        own = " Or name your own, as 'module:Class' or 'path/file.py:Class'." if registry.takes_code else ''
+        own = ''
+        if registry.takes_code:
+            own = " Or name your own, as 'module:Class' or 'path/file.py:Class'."
         raise ConfigError(f'{path}: {error}{own}') from error
 
 
@@ -78,7 +92,10 @@ _given: dict[str, Any] = {}  # name -> class, function or object that a config c
 
 def _with_name(spec: Any) -> Any:
     """Replaces code in a spec by its name, and paths of files by absolute ones, so that the config can be stored."""
-    given = spec.get('type') if isinstance(spec, dict) else spec
+    if isinstance(spec, dict):
+        given = spec.get('type')
+    else:
+        given = spec
     if not callable(given):
         return with_absolute_names(spec)
     first = name = function_name(given)
@@ -93,7 +110,9 @@ def _with_name(spec: Any) -> Any:
         n += 1
         name = f'{first}{n}'
     _given[name] = given
-    return {**spec, 'type': name} if isinstance(spec, dict) else name
+    if isinstance(spec, dict):
+        return {**spec, 'type': name}
+    return name
 
 
 def component_object(registry: Registry[Any], section: Any, path: str) -> Any:
@@ -106,7 +125,9 @@ def component_object(registry: Registry[Any], section: Any, path: str) -> Any:
     config, options = _own_options(item, section)
     if config is getattr(item, 'config', None):
         return item(config.model_construct(**options))
-    return item(**options) if isinstance(item, type) else functools.partial(item, **options)
+    if isinstance(item, type):
+        return item(**options)
+    return functools.partial(item, **options)
 
 
 def make_component(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
@@ -196,7 +217,8 @@ def options_of(item: Any) -> type[Section]:
     function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
     options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]
     # other parameters may have types from modules that only type checkers import
-    annotations, names = getattr(function, '__annotations__', {}), {option.name for option in options}
+    annotations = getattr(function, '__annotations__', {})
+    names = {option.name for option in options}
     holder = SimpleNamespace(__annotations__={name: x for name, x in annotations.items() if name in names})
     hints = get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)
     for option in options:
@@ -222,7 +244,11 @@ SCHEDULED = ('exploration',)
 
 def _number_or_schedule(field: FieldInfo) -> tuple[Any, Any]:
     """The type and the default of an option that is a number, or a schedule all of whose values the option may have."""
-    number: Any = Annotated[(float, *field.metadata)] if field.metadata else float
+    number: Any
+    if field.metadata:
+        number = Annotated[(float, *field.metadata)]
+    else:
+        number = float
     adapter: TypeAdapter[float] = TypeAdapter(number)
 
     def within_range(value: Any) -> Any:
@@ -262,7 +288,9 @@ def moves(component: Any) -> bool:
 @functools.cache
 def _section(item: Any, kind: str, name: str, common: type[Section]) -> type[Section]:
     options = options_of(item)
-    bases = (options,) if common is Section else (common, options)
+    bases: tuple[type[Section], ...] = (options,)
+    if common is not Section:
+        bases = (common, options)
     fields: Any = {'type': (str, Field(name, description=f'registered name of the {kind}'))}
     if kind in SCHEDULED and not isinstance(item, type):
         numbers = {key: field for key, field in options.model_fields.items() if field.annotation is float}
@@ -271,4 +299,6 @@ def _section(item: Any, kind: str, name: str, common: type[Section]) -> type[Sec
 
 
 def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return value

@@ -25,7 +25,9 @@ class ZooKey(NamedTuple):
 
     def sentence(self) -> str:
         """The end of a message: 'in zoo it is ...'."""
-        written = f', written {" or ".join(self.forms)}' if self.forms else ''
+        written = ''
+        if self.forms:
+            written = f', written {" or ".join(self.forms)}'
         return f'in zoo it is `{self.path}`{written}{f"; {self.note}" if self.note else ""}.'
 
 
@@ -49,9 +51,11 @@ def look_up(path: str, inside: bool = True) -> Entry | None:
     Args: inside: if no end of the path is known, return the entry of the section that contains the key.
     """
     keys = path.lower().split('.')
-    stops = range(len(keys), 0, -1) if inside else [len(keys)]
-    found = (_entry_of_end(keys[:stop], stop) for stop in stops)
-    return next((entry for entry in found if entry is not None), None)
+    stops = [len(keys)]
+    if inside:
+        stops = list(range(len(keys), 0, -1))
+    entries = (_entry_of_end(keys[:stop], stop) for stop in stops)
+    return next((entry for entry in entries if entry is not None), None)
 
 
 def in_context(path: str) -> Entry | None:

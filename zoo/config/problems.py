@@ -23,37 +23,58 @@ TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POL
 
 def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable[str] = ()) -> str:
     """The message for a key that does not exist: its name in zoo, where it belongs, or the closest names."""
-    known, siblings = list(known), list(siblings)
-    path = f'{section}.{key}' if section else key
+    known = list(known)
+    siblings = list(siblings)
+    if section:
+        path = f'{section}.{key}'
+    else:
+        path = key
     close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
     if section in COMPONENTS:
         names = [repr(name) for name in COMPONENTS[section].names() if key in _options(COMPONENTS[section].get(name))]
-        owners = f'{COMPONENTS[section].kind} {_some(names)}' if names else ''
+        owners = ''
+        if names:
+            owners = f'{COMPONENTS[section].kind} {_some(names)}'
     else:
         owners = _types_with(section, key)
     if owners:
-        do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
+        if close:
+            do = f'did you mean {" or ".join(close)}?'
+        else:
+            do = 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
     if section in COMPONENTS:  # names of its options may occur in other sections too, so that those are no hint
-        guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
+        if close:
+            guess = f'did you mean {" or ".join(close)}?'
+        else:
+            guess = f'the keys of {section} are {", ".join(siblings)}.'
         return f'unknown key {path}: {guess}'
     return f'unknown key {path}: {_other_name(section, key, siblings, known) or _guess(section, key, siblings, known)}'
 
 
 def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -> str:
     """The end of a message for a key of another library or another section: its key in zoo; '' if it is neither."""
-    path = f'{section}.{key}' if section else key
-    if entry := in_context(path):
+    if section:
+        path = f'{section}.{key}'
+    else:
+        path = key
+    entry = in_context(path)
+    if entry:
         return entry.sentence()
     name = key.rsplit('.', 1)[-1].lower()  # AgileRL writes its keys in capitals
-    elsewhere = [] if name in siblings else [p for p in known if p.rsplit('.', 1)[-1] == name]
+    if name in siblings:
+        elsewhere = []
+    else:
+        elsewhere = [p for p in known if p.rsplit('.', 1)[-1] == name]
     if elsewhere:
         return f'it belongs at {" or ".join(elsewhere[:2])}.'
     entry = look_up(name, inside=False)
-    return entry.sentence() if entry else ''
+    if entry:
+        return entry.sentence()
+    return ''
 
 
 def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
@@ -76,7 +97,9 @@ def _types_with(section: str, key: str) -> str:
             names = [
                 repr(name) for name in registry.names() if _has_key(getattr(registry.get(name), 'config', None), keys)
             ]
-            return f'{typed}.type {_some(names)}' if names else ''
+            if names:
+                return f'{typed}.type {_some(names)}'
+            return ''
     return ''
 
 
@@ -90,8 +113,13 @@ def _options(component: Any) -> Iterable[str]:
 
 def _some(names: list[str]) -> str:
     """Joins names to 'a, b or c'; of more than three it shows the first two and the number of the others."""
-    *first, last = names if len(names) <= 3 else [*names[:2], f'{len(names) - 2} others']
-    return f'{", ".join(first)} or {last}' if first else last
+    if len(names) <= 3:
+        *first, last = names
+    else:
+        *first, last = [*names[:2], f'{len(names) - 2} others']
+    if first:
+        return f'{", ".join(first)} or {last}'
+    return last
 
 
 def _has_key(section: Any, keys: Iterable[str]) -> bool:
@@ -106,21 +134,41 @@ def _has_key(section: Any, keys: Iterable[str]) -> bool:
 
 def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:
     """The message for a value of the wrong type or out of range: the value, the accepted values, what to do."""
-    got = 'null' if value is None else f'{shown(value)} ({_WORDS.get(type(value), type(value).__name__)})'
+    if value is None:
+        got = 'null'
+    else:
+        got = f'{shown(value)} ({_WORDS.get(type(value), type(value).__name__)})'
     if not isinstance(wanted, FieldInfo):
         first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
-        do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
+        do = ''
+        if first and isinstance(value, str) and value.isprintable():
+            do = f'; write {path}: {{{first}: {value}}}'
         return f'{path} is {got} but must be a dict with the keys {", ".join(wanted.model_fields)}{do}.'
     is_described = wanted.annotation is type(None) or any(getattr(m, 'pattern', None) for m in wanted.metadata)
-    must = wanted.description if wanted.description and is_described else describe(wanted.annotation, wanted.metadata)
+    if wanted.description and is_described:
+        must = wanted.description
+    else:
+        must = describe(wanted.annotation, wanted.metadata)
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    line = re.fullmatch(r"'lin_([\d.e-]+)'", shown(value)) if 'start' in str(must) else None  # the form of rl-zoo3
-    form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
+    # the form of rl-zoo3
+    line = None
+    if 'start' in str(must):
+        line = re.fullmatch(r"'lin_([\d.e-]+)'", shown(value))
+    if line:
+        form = f'write {{start: {line[1]}, end: 0}}'
+    else:
+        form = _as_list(path, value, wanted)
     if wanted.default is PydanticUndefined or isinstance(wanted.default, BaseModel):
-        advice = f'it is the {wanted.description}' if wanted.description else 'change it'
+        if wanted.description:
+            advice = f'it is the {wanted.description}'
+        else:
+            advice = 'change it'
     else:
         advice = f'leave it out for {"null" if wanted.default is None else repr(wanted.default)}, the default'
-    do = f'write {int(value)}' if is_whole and 'an integer' in describe(wanted.annotation) else form or advice
+    if is_whole and 'an integer' in describe(wanted.annotation):
+        do = f'write {int(value)}'
+    else:
+        do = form or advice
     return f'{path} is {got} but must be {must}; {do}.'
 
 
@@ -131,12 +179,15 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
     if isinstance(value, str) and ',' in value and value.isprintable():  # from the command line
         return f"write '{path}=[{value.strip('()')}]'"
     if isinstance(value, int | float | str):
-        return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
+        if len(shown(value)) < 60:
+            return f'write {path}: [{_written(path, value)}]'
+        return ''
     if not isinstance(value, dict) or path not in COMPONENTS or len(shown(value)) >= 60:
         return ''
     if 'type' in value:
         return f'write {path}: [{_flow(value)}]'
-    mine, others = [], []
+    mine = []
+    others = []
     for key, inner in value.items():
         entry = look_up(str(key), inside=False)
         if key in COMPONENTS[path] and (options := _options(COMPONENTS[path].get(key))):
@@ -152,17 +203,23 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
 
 def _written(path: str, value: Any) -> str:
     """Writes one item of a list; a component that has options without a default is written with these."""
-    component = COMPONENTS[path].get(value) if path in COMPONENTS and value in COMPONENTS[path] else None
+    component = None
+    if path in COMPONENTS and value in COMPONENTS[path]:
+        component = COMPONENTS[path].get(value)
     fields = getattr(getattr(component, 'config', None), 'model_fields', {})
     missing = [name for name, field in fields.items() if field.is_required() and name != 'type']
-    return f'{{type: {value}, {", ".join(f"{name}: .." for name in missing)}}}' if missing else str(value)
+    if missing:
+        return f'{{type: {value}, {", ".join(f"{name}: .." for name in missing)}}}'
+    return str(value)
 
 
 def _flow(value: Any) -> str:
     """A value as YAML on one line."""
     if isinstance(value, dict):
         return f'{{{", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items())}}}'
-    return f'[{", ".join(map(_flow, value))}]' if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return f'[{", ".join(map(_flow, value))}]'
+    return str(value)
 
 
 def missing_value(path: str, field: FieldInfo) -> str:
@@ -172,7 +229,8 @@ def missing_value(path: str, field: FieldInfo) -> str:
 
 def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """Type and range of a field in words: 'a number > 0 or {start, end, over}'."""
-    origin, args = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    args = get_args(annotation)
     if origin is Annotated:
         inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
         return describe(args[0], [*inner, *metadata])
@@ -187,7 +245,9 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         ]
         return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
     if origin is Literal:
-        return 'one of ' + ', '.join(map(repr, args)) if len(args) > 1 else repr(args[0])
+        if len(args) > 1:
+            return 'one of ' + ', '.join(map(repr, args))
+        return repr(args[0])
     if origin is list or args[1:] == (Ellipsis,):
         return _list_of(args[0], metadata)
     return _noun(annotation, origin, args) + _range(metadata)
@@ -198,7 +258,9 @@ def _list_of(annotation: Any, metadata: Iterable[Any]) -> str:
     metas = list(metadata)
     least = max((getattr(m, 'min_length', None) or 0 for m in metas), default=0)
     most = max((getattr(m, 'max_length', None) or 0 for m in metas), default=0)
-    number = f'{"one" if least == 1 else least} or more ' if least else ''
+    number = ''
+    if least:
+        number = f'{"one" if least == 1 else least} or more '
     items = re.sub(r'^(?:an? )(\w+)|^text', lambda m: f'{m[1] or "text"}s', describe(annotation))
     return f'a list of {number}{items}{f", at most {most}" if most else ""}'
 
@@ -216,7 +278,8 @@ def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
     }
     if origin is tuple:
         return f'[{", ".join(describe(a) for a in args)}]'
-    if (fields := getattr(annotation, 'model_fields', None)) is not None:
+    fields = getattr(annotation, 'model_fields', None)
+    if fields is not None:
         return f'{{{", ".join(fields)}}}'
     return simple.get(origin or annotation, getattr(origin or annotation, '__name__', str(annotation)))
 
@@ -224,7 +287,9 @@ def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
 def _range(metadata: Iterable[Any]) -> str:
     found = [(words, getattr(m, name, None)) for m in metadata for name, words in _RANGES.items()]
     text = ' and '.join(words.format(value) for words, value in found if value is not None)
-    return f' {text}' if text else ''
+    if text:
+        return f' {text}'
+    return ''
 
 
 _WORDS = {str: 'string', int: 'integer', float: 'number', bool: 'boolean', dict: 'dict'}

@@ -50,7 +50,8 @@ class Points(Section):
     @model_validator(mode='before')
     @classmethod
     def _as_tuples(cls, data: Any) -> Any:
-        data = {'points': data} if isinstance(data, list) else data
+        if isinstance(data, list):
+            data = {'points': data}
         if isinstance(data, dict) and isinstance(data.get('points'), list):
             return {**data, 'points': [tuple(p) if isinstance(p, list) else p for p in data['points']]}
         return data
@@ -71,7 +72,8 @@ class Points(Section):
                 return value_a
             if self.kind == 'linear' and env_step <= step_b:
                 return value_a + (value_b - value_a) * max(env_step - step_a, 0) / (step_b - step_a)
-            step_a, value_a = step_b, value_b
+            step_a = step_b
+            value_a = value_b
         return value_a
 
 
@@ -104,7 +106,9 @@ class KLAdaptive(Section):
         """The rate after an update at `rate` that changed the policy by `kl`; a KL that is NaN does not change the rate."""
         if kl > 2 * self.kl_target:
             return max(rate / self.factor, self.min)
-        return min(rate * self.factor, self.max) if kl < self.kl_target / 2 else rate
+        if kl < self.kl_target / 2:
+            return min(rate * self.factor, self.max)
+        return rate
 
 
 class SignedLinear(Linear):
@@ -115,7 +119,9 @@ class SignedLinear(Linear):
 
     def value(self, env_step: int) -> float:
         if self.over is None:
-            return self.end if env_step else self.start
+            if env_step:
+                return self.end
+            return self.start
         return super().value(env_step)
 
 
@@ -138,12 +144,17 @@ RateSchedule = Annotated[float, Field(gt=0)] | Linear | Points | KLAdaptive
 def schedule_value(schedule: Any, env_step: int) -> float:
     """Value of a schedule (a number, a section or its plain form) at an env step. A KLAdaptive one has its start value."""
     schedule = _section(schedule)
-    return schedule.value(env_step) if isinstance(schedule, Linear | Points | KLAdaptive) else float(schedule)
+    if isinstance(schedule, Linear | Points | KLAdaptive):
+        return schedule.value(env_step)
+    return float(schedule)
 
 
 def is_signed_schedule(value: Any) -> bool:
     """Whether a value has the form {start, end, over} or {points, kind}."""
-    keys = set(value) if isinstance(value, dict) else set()
+    if isinstance(value, dict):
+        keys = set(value)
+    else:
+        keys = set()
     return {'start', 'end'} <= keys <= {'start', 'end', 'over'} or 'points' in keys <= {'points', 'kind'}
 
 
@@ -173,7 +184,9 @@ def values_of(schedule: float | Linear | Points) -> list[float]:
     """The values between which those of a schedule lie; of a number, the number."""
     if isinstance(schedule, Linear):
         return [schedule.start, schedule.end]
-    return [value for _, value in schedule.points] if isinstance(schedule, Points) else [schedule]
+    if isinstance(schedule, Points):
+        return [value for _, value in schedule.points]
+    return [schedule]
 
 
 def greatest(schedule: float | Linear | Points) -> float:
@@ -182,7 +195,8 @@ def greatest(schedule: float | Linear | Points) -> float:
 
 
 def _at_most_1(schedule: float | Linear | Points) -> float | Linear | Points:
-    if (most := greatest(schedule)) > 1:
+    most = greatest(schedule)
+    if most > 1:
         raise ValueError(f'it reaches {most:g} but is a probability; use 0 to 1, e.g. {{start: 1.0, end: 0.05}}.')
     return schedule
 
@@ -194,7 +208,9 @@ Probability = Annotated[ScheduleOrZero, AfterValidator(_at_most_1)]
 def adaptive_rate(schedule: Any) -> KLAdaptive | None:
     """The schedule as a section if it is a KLAdaptive one, else None."""
     schedule = _section(schedule)
-    return schedule if isinstance(schedule, KLAdaptive) else None
+    if isinstance(schedule, KLAdaptive):
+        return schedule
+    return None
 
 
 def _section(schedule: Any, linear: type[Linear] = Linear, points: type[Points] = Points) -> Any:
@@ -214,8 +230,10 @@ class Rates(dict[str, float]):
 
     def __init__(self, cfg: ConfigLike, names: Sequence[str], at_0: str) -> None:
         super().__init__()
-        self.names, self._at_0 = tuple(names), at_0
-        self._cfg, self._warned = cfg, False
+        self.names = tuple(names)
+        self._at_0 = at_0
+        self._cfg = cfg
+        self._warned = False
 
     def set_env_step(self, env_step: int) -> None:
         self.update({name: schedule_value(self._cfg[name], env_step) for name in self.names})

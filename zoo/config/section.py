@@ -62,7 +62,9 @@ class OldKey(NamedTuple):
 
     def spec(self, key: str, value: Any) -> Any:
         """The component that a value other than the default means."""
-        return self.component if value is True else {'type': self.component, key: value}
+        if value is True:
+            return self.component
+        return {'type': self.component, key: value}
 
     def could_mean(self, key: str, spec: Any) -> bool:
         """Whether a value of the old key means this component."""
@@ -74,7 +76,8 @@ class OldKey(NamedTuple):
             from zoo.config.problems import bad_value
 
             return bad_value(path, value, self.field)
-        now, spec = given.get(self.new, self.plain), self.spec(path.rpartition('.')[2], value)
+        now = given.get(self.new, self.plain)
+        spec = self.spec(path.rpartition('.')[2], value)
         if value == self.field.default or now in (self.plain, {'type': self.plain}, spec):
             return ''
         said = f'{path} is {"true" if value is True else shown(value)}, which is {self.new} {self.component!r}'
@@ -111,7 +114,8 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         If a user's own section still declares an old key as a field, the field stays too and means the same.
         """
         for key, old in cls.old_keys.items() if isinstance(given, dict) else ():
-            own, default = cls.model_fields.get(key), cls.model_fields[old.new].default
+            own = cls.model_fields.get(key)
+            default = cls.model_fields[old.new].default
             value = given.get(key, (own or old.field).default)
             if (key not in given and own is None) or old.problem(key, value, given):
                 continue
@@ -152,7 +156,9 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
 
     def __eq__(self, other: object) -> bool:
         is_plain = isinstance(other, Mapping) and not isinstance(other, Section)
-        return plain(self) == plain(other) if is_plain else super().__eq__(other)
+        if is_plain:
+            return plain(self) == plain(other)
+        return super().__eq__(other)
 
     if not TYPE_CHECKING:
 
@@ -181,7 +187,8 @@ else:
 """The type of a field that users may leave out (null). In a resolved config the field has a value."""
 LEFT_OUT: Any = None  # the default of a `Filled` field
 
-MAX_DEPTH, MAX_CONTAINERS = 100, 100_000
+MAX_DEPTH = 100
+MAX_CONTAINERS = 100_000
 """Limits for the levels of a config and for its dicts and lists: a bundled one has 4 and some 20, an array in env.kwargs many."""
 
 
@@ -197,7 +204,9 @@ def made_by(function: Callable[..., type[S]], args: tuple[Any, ...], section_cls
 
 def call_that_made(item: object) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     """The function and arguments that `made_by` was given for a section class; None for any other object."""
-    return vars(item).get('_made_by') if isinstance(item, _SectionType) else None
+    if isinstance(item, _SectionType):
+        return vars(item).get('_made_by')
+    return None
 
 
 copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type:ignore[arg-type]
@@ -312,14 +321,20 @@ class _FrozenList(list):
 
 def _wrapped(value: Any) -> Any:
     if isinstance(value, dict):
-        return value if isinstance(value, Config) else Config(value)
-    return [_wrapped(v) for v in value] if type(value) in (list, tuple) else value
+        if isinstance(value, Config):
+            return value
+        return Config(value)
+    if type(value) in (list, tuple):
+        return [_wrapped(v) for v in value]
+    return value
 
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return _FrozenConfig(value)
-    return _FrozenList(map(_frozen, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return _FrozenList(map(_frozen, value))
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -372,7 +387,8 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
     Raises: ConfigError with a sentence for every problem.
     """
     data = plain(data)
-    if problems := bad_keys(data, path) or section_problems(section_cls, data, path, tuple(known)):
+    problems = bad_keys(data, path) or section_problems(section_cls, data, path, tuple(known))
+    if problems:
         raise ConfigError(problems)
     return section_cls.model_validate(data)
 
@@ -409,10 +425,15 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
     fields = section_cls.model_fields
     problems: dict[str, list[str]] = {}  # by key, the first alone: a union reports each of its branches
     for item in sorted(errors, key=lambda e: e['type'] != 'extra_forbidden' or len(e['loc']) > 1):
-        key = str(item['loc'][0]) if item['loc'] else ''
+        key = ''
+        if item['loc']:
+            key = str(item['loc'][0])
         if key in problems:
             continue
-        where = join_path(path, key) if key else path
+        if key:
+            where = join_path(path, key)
+        else:
+            where = path
         if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
             old = section_cls.old_keys.get(key)
             problems[key] = [old.problem(where, data[key], data) if old else unknown_key(path, key, fields, known)]
@@ -477,7 +498,11 @@ def takes(field: FieldInfo, value: Any) -> bool:
     if is_class(field.annotation, BaseModel):
         return isinstance(value, dict)
     strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-    typed: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation  # type: ignore[misc]
+    typed: Any
+    if field.metadata:
+        typed = Annotated[(field.annotation, *field.metadata)]
+    else:
+        typed = field.annotation
     try:
         TypeAdapter(typed, config=strict).validate_python(value)
     except ValidationError:
@@ -492,13 +517,18 @@ def is_section(field: FieldInfo) -> bool:
 
 def join_path(path: str, key: str) -> str:
     """'a.b' and 'c' -> 'a.b.c'."""
-    return f'{path}.{key}' if path else key
+    if path:
+        return f'{path}.{key}'
+    return key
 
 
 def value_at(data: Any, path: str) -> Any:
     """The value at a dotted path of nested dicts; None if there is none."""
     for key in path.split('.'):
-        data = data.get(key) if isinstance(data, dict | Section) else None
+        if isinstance(data, dict | Section):
+            data = data.get(key)
+        else:
+            data = None
     return data
 
 
@@ -519,7 +549,10 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 def has_key(config: Mapping[str, Any], key: str) -> bool:
     """Whether a config has a dotted key, with any value."""
     parents, _, last = key.rpartition('.')
-    section = value_at(config, parents) if parents else config
+    if parents:
+        section = value_at(config, parents)
+    else:
+        section = config
     return isinstance(section, dict | Section) and last in section
 
 

@@ -87,7 +87,8 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
         raise ConfigError(
             f'config {str(source)!r} is not a .py or .yaml file; give one, or the name of a bundled config.'
         )
-    bundled, name = bundled_configs(), str(source)
+    bundled = bundled_configs()
+    name = str(source)
     if name not in bundled:
         own = name.lower().partition('-v')[0]  # an env or a policy: suggest the other one that most users want
         near: list[Any] = [each for each in (f'{own}_ppo', f'cartpole_{own}') if each in bundled]
@@ -96,7 +97,9 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
             if name in POLICY_REGISTRY
             else closest(name, bundled)
         )
-        guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
+        guess = ''
+        if near:
+            guess = f'did you mean {" or ".join(map(repr, near))}? '
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
 
@@ -114,15 +117,21 @@ def _translated(config: object) -> dict[str, Any] | None:
 
 def _of_file(path: Path, label: str) -> dict[str, Any]:
     """Loads the config of a .py or .yaml file. Raises: ConfigError; for a file of another library it names the library."""
-    config, problem, whole = None, None, _existing(path)
+    config = None
+    problem = None
+    whole = _existing(path)
     try:
-        config = _from_module(config_module(whole), label) if path.suffix == '.py' else config_of_yaml(whole)
+        if path.suffix == '.py':
+            config = _from_module(config_module(whole), label)
+        else:
+            config = config_of_yaml(whole)
     except ConfigError as error:
         problem = error
     if config is not None and _is_own(config):
         return config
     for reader in _readers():
-        if hint := reader.how_to_convert(whole, label):
+        hint = reader.how_to_convert(whole, label)
+        if hint:
             raise ConfigError(hint) from problem
     if problem is not None:
         raise problem
@@ -133,7 +142,9 @@ def _of_file(path: Path, label: str) -> dict[str, Any]:
 def bundled_configs() -> dict[str, Path]:
     """Name -> file of every bundled config: 'cartpole_ppo' is dizoo_configs/cartpole_ppo_config.py."""
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
-    folders = spec.submodule_search_locations or [] if spec else []
+    folders = []
+    if spec:
+        folders = spec.submodule_search_locations or []
     files = sorted(file for folder in folders for file in Path(folder).glob('*_config.py'))
     return {file.stem.removesuffix('_config'): file for file in files}
 
@@ -169,7 +180,8 @@ def config_module(path: Path) -> ModuleType:
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     if isinstance(vars(module).get('create_config'), dict) or not isinstance(vars(module).get('config'), dict):
         for reader in _readers():
-            if (config := reader.of_module(vars(module))) is not None:
+            config = reader.of_module(vars(module))
+            if config is not None:
                 return config
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
@@ -242,7 +254,10 @@ def digest_that_ran(path: str) -> str | None:
 def _module_of_file(path: Path) -> ModuleType:
     """Runs the file as a module in sys.modules, so that its functions can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns
-    name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
+    if _is_free(path.stem, path):
+        name = path.stem
+    else:
+        name = str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
     if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
         return sys.modules[name]  # running the file again would register its names twice
     spec = importlib.util.spec_from_file_location(name, path, loader=SourceOnlyLoader(name, str(path)))
@@ -265,12 +280,20 @@ def _module_of_file(path: Path) -> ModuleType:
 def _failed(name: str, error: BaseException, file: str = '') -> str:
     """A sentence about user code that raised an error: the error and its line, the last one in `file` if there is any."""
     if isinstance(error, SyntaxError) and error.lineno:
-        place, said = (error.filename or file, error.lineno), error.msg
+        place = (error.filename or file, error.lineno)
+        said = error.msg
     else:
         places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-        place, said = [*places, *(at for at in places if at[0] == file)][-1], str(error)
-    at = '' if place[0].startswith('<') else f' in line {place[1]}' + ('' if place[0] == file else f' of {place[0]}')
-    what = f'{type(error).__name__}: {printable(said):.200}' if said else type(error).__name__
+        place = [*places, *(at for at in places if at[0] == file)][-1]
+        said = str(error)
+    if place[0].startswith('<'):
+        at = ''
+    else:
+        at = f' in line {place[1]}' + ('' if place[0] == file else f' of {place[0]}')
+    if said:
+        what = f'{type(error).__name__}: {printable(said):.200}'
+    else:
+        what = type(error).__name__
     return f'{name} failed{at} with {what}; correct it there, --debug shows the traceback.'
 
 
@@ -282,7 +305,9 @@ def _is_free(name: str, path: Path) -> bool:
     """Whether importing `name` finds this file or no module."""
     if name in sys.modules:
         return getattr(sys.modules[name], '__file__', None) == str(path)
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    spec = None
+    if name.isidentifier():
+        spec = importlib.util.find_spec(name)
     return name.isidentifier() and (spec is None or spec.origin == str(path))
 
 

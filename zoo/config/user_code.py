@@ -73,7 +73,10 @@ def installed_files(module: str, folders: Sequence[str] | None = None) -> list[P
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return []
-    origin = Path(spec.origin) if spec is not None and spec.origin else None
+    if spec is not None and spec.origin:
+        origin = Path(spec.origin)
+    else:
+        origin = None
     if origin is None or origin.suffix != '.py':
         return []
     homes = [os.path.realpath(folder) for folder in (_installed_folders() if folders is None else folders)]
@@ -83,12 +86,16 @@ def installed_files(module: str, folders: Sequence[str] | None = None) -> list[P
         return [origin]
     file = origin.parent.joinpath(*inner)
     own = [each for each in (file / '__init__.py', file.with_name(f'{file.name}.py')) if each.is_file()]
-    return [origin, *own[:1]] if own and origin.name == '__init__.py' else []
+    if own and origin.name == '__init__.py':
+        return [origin, *own[:1]]
+    return []
 
 
 def _installed_folders() -> list[str]:
     """The folders of this Python for installed packages."""
-    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    user = []
+    if site.ENABLE_USER_SITE:
+        user = [site.getusersitepackages()]
     return [sysconfig.get_path('purelib'), sysconfig.get_path('platlib'), *site.getsitepackages(), *user]
 
 
@@ -97,7 +104,10 @@ def shown_name(name: str) -> str:
     if not is_in_file(name):
         return name
     home, attribute = split_name(name)
-    below = os.path.relpath(home) if os.path.isabs(home) else home
+    if os.path.isabs(home):
+        below = os.path.relpath(home)
+    else:
+        below = home
     return f'{home if below.startswith("..") else below}:{attribute}'
 
 
@@ -112,7 +122,8 @@ def load_home(name: str, path: str) -> ModuleType:
     if is_in_file(name):
         file = Path(home).expanduser()
         if not os.path.isfile(file):
-            new, begin = '', ''
+            new = ''
+            begin = ''
             if path.startswith('env '):
                 new = f', {shlex.quote(f"env.id={new_place(name)}")}'
                 begin = f'; zoo init {shlex.quote(home)} writes one to start from'
@@ -140,7 +151,8 @@ def load_code(name: str, path: str) -> Any:
     """Loads the object of a name. Args and Raises: as `load_home`; ConfigError if the module has no such object."""
     home = load_home(name, path)
     attribute = split_name(name)[1]
-    parts, found = attribute.split('.'), members(home, attribute)
+    parts = attribute.split('.')
+    found = members(home, attribute)
     if len(found) < len(parts):
         raise ConfigError(f'{path} is {shown_name(name)!r} but {lacks([home, *found][-1], parts[len(found)])}')
     return found[-1]
@@ -150,7 +162,10 @@ def members(home: object, attribute: str) -> list[Any]:
     """The objects a, a.b and a.b.c of a module or another object for 'a.b.c'; the list ends before the first that is missing."""
     found: list[Any] = []
     for part in attribute.split('.'):
-        owner = found[-1] if found else home
+        if found:
+            owner = found[-1]
+        else:
+            owner = home
         if not hasattr(owner, part):
             break
         found.append(getattr(owner, part))
@@ -160,7 +175,9 @@ def members(home: object, attribute: str) -> list[Any]:
 def member(home: ModuleType, attribute: str) -> Any:
     """The object 'a.b.c' of a module; None if there is none."""
     found = members(home, attribute)
-    return found[-1] if len(found) == attribute.count('.') + 1 else None
+    if len(found) == attribute.count('.') + 1:
+        return found[-1]
+    return None
 
 
 def with_absolute_names(value: Any) -> Any:
@@ -169,7 +186,9 @@ def with_absolute_names(value: Any) -> Any:
         return absolute_name(value)
     if isinstance(value, dict):
         return {key: with_absolute_names(item) for key, item in value.items()}
-    return [with_absolute_names(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [with_absolute_names(item) for item in value]
+    return value
 
 
 def lacks(owner: Any, attribute: str) -> str:
@@ -178,8 +197,14 @@ def lacks(owner: Any, attribute: str) -> str:
     if isinstance(owner, ModuleType):
         own = [name for name in own if str(getattr(vars(owner)[name], '__module__', '')).startswith(owner.__name__)]
     file = Path(str(getattr(owner, '__file__', None) or '-'))
-    where = file.name if file.stem == owner.__name__ else f'{getattr(owner, "__qualname__", owner.__name__)!r}'
-    if close := closest(attribute, own):
+    if file.stem == owner.__name__:
+        where = file.name
+    else:
+        where = f'{getattr(owner, "__qualname__", owner.__name__)!r}'
+    close = closest(attribute, own)
+    if close:
         return f'{where} has no {attribute!r}: did you mean {" or ".join(map(repr, close))}?'
-    more = ', ...' if len(own) > MAX_LISTED else ''
+    more = ''
+    if len(own) > MAX_LISTED:
+        more = ', ...'
     return f'{where} has no {attribute!r}; it has {", ".join(own[:MAX_LISTED]) or "no function or class"}{more}.'

@@ -23,7 +23,8 @@ _SCALARS = {
     'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
     r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
 }
-MAX_BYTE, MAX_NODE = 1 << 20, 20_000
+MAX_BYTE = 1 << 20
+MAX_NODE = 20_000
 """Size of a YAML file, and the number of its keys and values together: a config has some hundred, and 20,000 take seconds."""
 
 
@@ -103,10 +104,17 @@ def yaml_problem(error: Exception) -> str:
         return f'character U+{error.character:04X} is not allowed (it is number {error.position + 1} of the text)'
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
         return ' '.join(str(error).split())
-    line, begin = error.problem_mark.line + 1, error.context_mark
-    context = f' ({error.context}' if error.context else ''
+    line = error.problem_mark.line + 1
+    begin = error.context_mark
+    if error.context:
+        context = f' ({error.context}'
+    else:
+        context = ''
     if context:
-        context += f' that begins in line {begin.line + 1})' if begin is not None and begin.line + 1 != line else ')'
+        if begin is not None and begin.line + 1 != line:
+            context += f' that begins in line {begin.line + 1})'
+        else:
+            context += ')'
     return ' '.join(f'{error.problem} in line {line}{context}'.split())
 
 
@@ -143,8 +151,12 @@ def storable(value: Any, hides: bool = False, at: str = '') -> Any:
     if isinstance(value, list):
         return [storable(v, hides, at) for v in value]
     if isinstance(value, str):
-        return without_passwords(value) if hides else value
-    return function_name(value) if callable(value) else value
+        if hides:
+            return without_passwords(value)
+        return value
+    if callable(value):
+        return function_name(value)
+    return value
 
 
 def function_name(function: Any) -> str:
@@ -158,4 +170,6 @@ def function_name(function: Any) -> str:
 def value_text(value: Any) -> str:
     """A value as a user types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
-    return value if isinstance(value, str) else text.removesuffix('\n').removesuffix('\n...')
+    if isinstance(value, str):
+        return value
+    return text.removesuffix('\n').removesuffix('\n...')

@@ -34,15 +34,23 @@ class ActionMap:
 
     def __init__(self, space: Space, mode: ActionMode = 'clip', device: torch.device | str = 'cpu') -> None:
         """Args: device: that of the actions given to `map`."""
-        self.space, self.mode = space, mode
+        self.space = space
+        self.mode = mode
         self._leaves: list[tuple[slice, _LeafMap]] = []
         start = 0
         for _, leaf in leaf_spaces(space):
             stop = start + action_width(leaf)
-            found = _BoxMap(leaf, mode, device) if isinstance(leaf, Box) else _IndexMap(leaf, device)
-            self._leaves.append((slice(start, stop), found))
+            leaf_map: _LeafMap
+            if isinstance(leaf, Box):
+                leaf_map = _BoxMap(leaf, mode, device)
+            else:
+                leaf_map = _IndexMap(leaf, device)
+            self._leaves.append((slice(start, stop), leaf_map))
             start = stop
-        self._only = None if isinstance(space, Dict) else self._leaves[0][1]
+        if isinstance(space, Dict):
+            self._only = None
+        else:
+            self._only = self._leaves[0][1]
 
     def __call__(self, action: Tensor) -> Actions:
         """action: [B] int64 (Discrete), [B, K] int64 (MultiDiscrete, MultiBinary) or [B, D] f32 (Box, Dict, Tuple).
@@ -64,7 +72,10 @@ class ActionMap:
 
     def tensors(self, action: Tensor) -> list[Tensor]:
         """As `__call__`, by tensor operations: one tensor for each leaf of the space, in the dtype that the env takes."""
-        parts = [action] if self._only is not None else [_part(action, at, leaf) for at, leaf in self._leaves]
+        if self._only is not None:
+            parts = [action]
+        else:
+            parts = [_part(action, at, leaf) for at, leaf in self._leaves]
         return [
             leaf.map(part).to(torch.from_numpy(np.empty(0, leaf._dtype)).dtype)
             for (_, leaf), part in zip(self._leaves, parts, strict=True)
@@ -73,12 +84,14 @@ class ActionMap:
 
 def forbids_all(space: Space, mask: Tensor) -> Tensor:
     """Whether a mask leaves some choice of an action without any option, [...] bool. Args: mask: [..., n_mask] bool."""
-    found, start = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device), 0
+    found = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device)
+    start = 0
     for _, leaf in leaf_spaces(space):
         for n in n_values(leaf):
             found |= ~mask[..., start : start + n].any(-1)
             start += n
-        start += action_width(leaf) if isinstance(leaf, MultiBinary) else 0
+        if isinstance(leaf, MultiBinary):
+            start += action_width(leaf)
     return found
 
 
@@ -86,15 +99,20 @@ class _IndexMap:
     """Indices -> integers of Discrete, MultiDiscrete or MultiBinary."""
 
     def __init__(self, space: Leaf, device: torch.device | str) -> None:
-        self.shape, self.is_index = space.shape, True
+        self.shape = space.shape
+        self.is_index = True
         self._dtype = np.dtype(space.dtype)
         start = getattr(space, 'start', 0)
-        self._start = torch.as_tensor(start, device=device).reshape(space.shape) if np.any(start) else None
+        self._start: Tensor | None = None
+        if np.any(start):
+            self._start = torch.as_tensor(start, device=device).reshape(space.shape)
 
     def map(self, action: Tensor) -> Tensor:
         if len(self.shape) > 1:
             action = action.view(*action.shape[:-1], *self.shape)
-        return action if self._start is None else action + self._start
+        if self._start is None:
+            return action
+        return action + self._start
 
     def to_array(self, action: Tensor) -> np.ndarray:
         array = self.map(action).numpy()
@@ -106,30 +124,41 @@ class _BoxMap:
     """Real numbers -> those of a Box."""
 
     def __init__(self, space: Box, mode: ActionMode, device: torch.device | str) -> None:
-        self.shape, self.is_index, self._is_flat = space.shape, False, len(space.shape) == 1
+        self.shape = space.shape
+        self.is_index = False
+        self._is_flat = len(space.shape) == 1
         self._dtype = np.dtype(space.dtype)
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        low = space.low.astype(np.float64)
+        high = space.high.astype(np.float64)
         bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
-        half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
+        half_low = np.where(bounded, low / 2, -0.5)
+        half_high = np.where(bounded, high / 2, 0.5)
         kind = self._dtype.kind
         self._rescale = bool(bounded.any())
         self._round = kind in 'iu' or (kind == 'b' and self._rescale)  # a bool that is not rescaled is true above 0
         if kind in 'fb':  # an env's bounds are compared in its own dtype
-            low, high = low.astype(self._dtype), high.astype(self._dtype)
+            low = low.astype(self._dtype)
+            high = high.astype(self._dtype)
         else:  # as a float, int64's largest number is rounded up, one too many: stay below it
             largest = np.iinfo(self._dtype).max
             high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
         is_double = self._rescale or self._round or self._dtype == np.float64
-        self._work_dtype = torch.float64 if is_double else torch.float32
+        if is_double:
+            self._work_dtype = torch.float64
+        else:
+            self._work_dtype = torch.float32
         self._low, self._high, self._scale, self._shift = (
             torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
             for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
         )
         if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
-            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # type: ignore[assignment]  # clamps faster
+            self._low = float(low.flat[0])  # type: ignore[assignment]  # clamps faster
+            self._high = float(high.flat[0])  # type: ignore[assignment]
 
     def map(self, action: Tensor) -> Tensor:
-        action = action if action.dtype is self._work_dtype else action.to(self._work_dtype)  # `to` alone is slow
+        # `to` alone is slow
+        if action.dtype is not self._work_dtype:
+            action = action.to(self._work_dtype)
         if not self._is_flat:
             action = action.view(*action.shape[:-1], *self.shape)
         if self._rescale:
@@ -148,18 +177,24 @@ def _part(action: Tensor, at: slice, leaf: _LeafMap) -> Tensor:
     part = action[..., at]
     if not leaf.is_index:
         return part
-    return part.long() if leaf.shape else part.squeeze(-1).long()
+    if leaf.shape:
+        return part.long()
+    return part.squeeze(-1).long()
 
 
 def _nested(space: Dict, arrays: Iterator[np.ndarray]) -> Any:
     parts = {
         name: _nested(each, arrays) if isinstance(each, Dict) else next(arrays) for name, each in space.spaces.items()
     }
-    return tuple(parts.values()) if space.is_tuple else parts
+    if space.is_tuple:
+        return tuple(parts.values())
+    return parts
 
 
 def first_row(actions: Raw) -> Raw:
     """The action of the first env in a result of `ActionMap`."""
     if isinstance(actions, dict):
         return {name: first_row(each) for name, each in actions.items()}
-    return tuple(map(first_row, actions)) if isinstance(actions, tuple) else actions[0]
+    if isinstance(actions, tuple):
+        return tuple(map(first_row, actions))
+    return actions[0]

@@ -27,7 +27,9 @@ def send(x: Tensor, device: torch.device) -> Tensor:
 
 def wide(x: Tensor) -> Tensor:
     """The tensor in at least float32: 8 bits of mantissa are too few for a ratio of probabilities."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return x.float()
+    return x
 
 
 Columns = Mapping[str, Any]
@@ -118,7 +120,9 @@ def ends_of(timestep: Timestep) -> Transition:
         'done': timestep.terminated,
         'traj_flag': timestep.terminated | timestep.truncated,
     }
-    return found if timestep.is_reset is None else {**found, 'is_reset': timestep.is_reset}
+    if timestep.is_reset is None:
+        return found
+    return {**found, 'is_reset': timestep.is_reset}
 
 
 def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
@@ -238,7 +242,9 @@ def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
     """A tree of tensors on a device, see `send`; the same tree if it is already there."""
-    return tree if first_leaf(tree).device == device else map_tensors(lambda x: send(x, device), tree)
+    if first_leaf(tree).device == device:
+        return tree
+    return map_tensors(lambda x: send(x, device), tree)
 
 
 def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:

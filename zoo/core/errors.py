@@ -39,7 +39,9 @@ def place_of(error: BaseException) -> str:
 def show_error(error: BaseException, n_max: int | None = None) -> str:
     """The type of an exception, and its message on one line, cut after n_max characters."""
     text = ' '.join(str(error).split())[:n_max]
-    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+    if text:
+        return f'{type(error).__name__}: {text}'
+    return type(error).__name__
 
 
 def pickled_error(error: BaseException) -> bytes | None:
@@ -48,16 +50,24 @@ def pickled_error(error: BaseException) -> bytes | None:
         pickled = pickle.dumps(error)
     except Exception:  # its class may raise any error
         return None
-    return None if unpickled_error(pickled) is None else pickled  # an __init__ with other arguments fails here
+    # an __init__ with other arguments fails here
+    if unpickled_error(pickled) is None:
+        return None
+    return pickled
 
 
 def unpickled_error(pickled: bytes | None) -> BaseException | None:
     """The exception of `pickled_error`; None if there is none, or this process cannot make it: its class may be missing."""
     try:
-        error = None if pickled is None else pickle.loads(pickled)
+        if pickled is None:
+            error = None
+        else:
+            error = pickle.loads(pickled)
     except Exception:
         return None
-    return error if isinstance(error, BaseException) else None
+    if isinstance(error, BaseException):
+        return error
+    return None
 
 
 def brief(value: object) -> str:
@@ -70,8 +80,13 @@ def shown(value: object, n: int = 60) -> str:
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python writes
-        text = 'an integer too long to show' if isinstance(value, int) else f'a {type(value).__name__} too long to show'
-    return text if len(text) <= n else f'{text[: n - 3]}...'
+        if isinstance(value, int):
+            text = 'an integer too long to show'
+        else:
+            text = f'a {type(value).__name__} too long to show'
+    if len(text) <= n:
+        return text
+    return f'{text[: n - 3]}...'
 
 
 def around(n: int, wanted: int) -> str:
@@ -80,12 +95,16 @@ def around(n: int, wanted: int) -> str:
     divisors = {*small, *(n // d for d in small)}
     below = max(d for d in divisors if d <= wanted)
     above = min((d for d in divisors if d >= wanted), default=None)
-    return f'{below}' if above in (None, below) else f'{below} or {above}'
+    if above in (None, below):
+        return f'{below}'
+    return f'{below} or {above}'
 
 
 def of_entry(path: str) -> str:
     """The name of an entry, as it follows 'the observation' in messages; '' for an observation that is no Dict."""
-    return f' {path!r}' if path else ''
+    if path:
+        return f' {path!r}'
+    return ''
 
 
 def env_failure(error: BaseException) -> str | None:
@@ -99,9 +118,11 @@ def env_failure(error: BaseException) -> str | None:
 
 def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
     """The message for a name that does not exist: the name, the closest known ones, all known ones."""
-    known, got = sorted(known), repr(name)
+    known = sorted(known)
+    got = repr(name)
     guess = did_you_mean(str(name), known, end=' ')
-    got = got if len(got) <= 100 else f'{got[:97]}...'
+    if not (len(got) <= 100):
+        got = f'{got[:97]}...'
     return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
 
 
@@ -117,7 +138,9 @@ def did_you_mean(
 ) -> str:
     """'did you mean ...?' with the `closest` known names, each as form(name), and then `end`; `otherwise` if none is close."""
     close = [str(form(each)) for each in closest(name, known)]
-    return f'did you mean {" or ".join(close)}?{end}' if close else otherwise
+    if close:
+        return f'did you mean {" or ".join(close)}?{end}'
+    return otherwise
 
 
 def need(module: str, extra: str, what: str) -> None:
@@ -138,7 +161,10 @@ def missing_extra(what: str, extra: str, module: str | None = None) -> str:
 
     Args: what: the feature; module: the missing module of the extra, if it is known.
     """
-    needed = f'the {extra} extra' if module is None else module
+    if module is None:
+        needed = f'the {extra} extra'
+    else:
+        needed = module
     return f'{what} needs {needed}, which is not installed; run: {install_extra(extra)}'
 
 
@@ -150,7 +176,10 @@ def install_extra(extra: str) -> str:
 
     zoo itself is not named: it is on no package index, and anybody may have its name there.
     """
-    packages = [] if is_checkout() else packages_of(extra)
+    if is_checkout():
+        packages = []
+    else:
+        packages = packages_of(extra)
     if packages:
         return f'pip install {shlex.join(packages)}'
     return f"pip install '.[{extra}]' in the checkout of zoo"

@@ -136,7 +136,9 @@ class MovedModules(MetaPathFinder, Loader):
         """The spec of a module that has moved, or of one with old names; None for any other."""
         if fullname in NAMES:
             return _spec_with_names(fullname, path)
-        new = self._new(fullname) if fullname.startswith('zoo.') else None
+        new = None
+        if fullname.startswith('zoo.'):
+            new = self._new(fullname)
         if new is None or find_spec(new) is None:
             return None
         return ModuleSpec(fullname, self, is_package=True)
@@ -156,11 +158,14 @@ class MovedModules(MetaPathFinder, Loader):
 
     @staticmethod
     def _new(name: str) -> str | None:
-        old, rest = name, ''
+        old = name
+        rest = ''
         while old not in MOVED and '.' in old:
             old, _, last = old.rpartition('.')
             rest = f'.{last}{rest}'
-        return None if old not in MOVED else MOVED[old] + rest
+        if old not in MOVED:
+            return None
+        return MOVED[old] + rest
 
 
 class _LoaderWithNames(SourceFileLoader):

@@ -160,9 +160,10 @@ def _end_late(exit_code: int, seconds: float) -> None:
     time.sleep(min(SAY_S, seconds))
     main_thread = threading.main_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main_thread]
-    what = (
-        f'the thread {", ".join(map(repr, names))}' if names else 'a function of atexit, or a process that was started,'
-    )
+    if names:
+        what = f'the thread {", ".join(map(repr, names))}'
+    else:
+        what = 'a function of atexit, or a process that was started,'
     left = max(seconds - SAY_S, 0.0)
     words = '%s still runs, and was started by an env or another package: zoo waits %.3g s more, then ends without it'
     logging.getLogger('zoo.exit').warning(words, what, left)  # of signals, some processes log nothing
@@ -177,8 +178,11 @@ def _set_exit_timer(exit_code: int, seconds: float) -> None:
     libc = ctypes.CDLL(None)
     if sys.platform != 'linux' or ctypes.sizeof(ctypes.c_void_p) != 8 or not hasattr(libc, 'timer_create'):
         return
-    event, timer, when = _ExitEvent(), ctypes.c_void_p(), _TimerSpec()
-    event.value, event.notify = exit_code, _SIGEV_THREAD
+    event = _ExitEvent()
+    timer = ctypes.c_void_p()
+    when = _TimerSpec()
+    event.value = exit_code
+    event.notify = _SIGEV_THREAD
     event.function = ctypes.cast(libc._exit, ctypes.c_void_p)
     when.value = int(seconds)
     if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
@@ -205,11 +209,14 @@ class _TimerSpec(ctypes.Structure):
 
 def n_core() -> int:
     """The number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 NO_LIMIT = 2**63
-CGROUPS, CGROUP_OF_PROCESS = Path('/sys/fs/cgroup'), Path('/proc/self/cgroup')
+CGROUPS = Path('/sys/fs/cgroup')
+CGROUP_OF_PROCESS = Path('/proc/self/cgroup')
 
 
 def machine_memory() -> int:
@@ -280,7 +287,9 @@ def end_words(exit_code: int) -> str:
     """The end of a process in words: 'ended by signal 11 (SIGSEGV)'."""
     if exit_code >= 0:
         return f'ended with exit code {exit_code}'
-    hint = '; by the system if memory ran out' if exit_code == -signal.SIGKILL else ''
+    hint = ''
+    if exit_code == -signal.SIGKILL:
+        hint = '; by the system if memory ran out'
     return f'ended by signal {-exit_code} ({signal.Signals(-exit_code).name}{hint})'
 
 
@@ -319,7 +328,9 @@ def catch_signals(
     Args: interrupts: called with each signal, returns whether it is no request to stop; may raise; before_exit: called before
       the second signal ends the process; it may interrupt any code, and must be quick.
     """
-    received = list(_under_way[-1]) if _under_way else []
+    received = []
+    if _under_way:
+        received = list(_under_way[-1])
 
     def handler(number: int, frame: FrameType | None) -> None:
         if interrupts(number, frame):

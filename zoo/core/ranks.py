@@ -26,7 +26,8 @@ class Ranks:
     rank: the number of this process, from 0; size: the number of processes.
     """
 
-    rank, size = 0, 1
+    rank = 0
+    size = 1
 
     def sum_(self, x: Tensor) -> Tensor:
         """Sums a tensor over the ranks, in place; every rank gets the same bits."""
@@ -93,7 +94,9 @@ class RunInfo(NamedTuple):
 
 def rank_count_text(ranks: Ranks) -> str:
     """The number of ranks for a sentence, such as '2 ranks'; '' for one process alone."""
-    return f'{ranks.size} ranks' if ranks.size > 1 else ''
+    if ranks.size > 1:
+        return f'{ranks.size} ranks'
+    return ''
 
 
 def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,7 +106,9 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
     Returns: n [] or [*shape], mean and var [*shape].
     Source: Chan et al. 1979, pairwise update.
     """
-    all_n, all_mean, all_var = n[0], mean[0], var[0]
+    all_n = n[0]
+    all_mean = mean[0]
+    all_var = var[0]
     for n_block, mean_block, var_block in zip(n[1:], mean[1:], var[1:], strict=True):
         all_n = all_n + n_block
         share = n_block / all_n.clamp(min=1)
@@ -115,7 +120,9 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
 
 def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
     """The mean of a tensor over the ranks, as a new tensor; with one rank, the tensor itself."""
-    return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size
+    if ranks.size == 1:
+        return x
+    return ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size
 
 
 def mean_over_(x: Tensor, ranks: Ranks) -> Tensor:
@@ -137,7 +144,10 @@ def normalized_over(x: Tensor, weight: Tensor | None, ranks: Ranks) -> Tensor:
 
     In float64: sums of equal float32 numbers are then exact, so equal rows become 0.
     """
-    valid = torch.ones_like(x, dtype=torch.float64) if weight is None else weight.gt(0).double()
+    if weight is None:
+        valid = torch.ones_like(x, dtype=torch.float64)
+    else:
+        valid = weight.gt(0).double()
     rows = torch.where(valid > 0, x, 0.0).double()
     n = valid.sum(-1)
     mean = rows.sum(-1) / n.clamp(min=1)
@@ -152,6 +162,7 @@ def mean_of_rows(
     """The mean of x [N] with weights [N] (None: all 1) over all ranks, 0-dim. Args: mean: computes it for one rank."""
     if ranks.size == 1:
         return mean(x, weight)
-    weight = torch.ones_like(x) if weight is None else weight
+    if weight is None:
+        weight = torch.ones_like(x)
     total = ranks.sum_(torch.stack(((x * weight).sum(), weight.sum())).double())
     return total[0] / total[1].clamp(min=1)

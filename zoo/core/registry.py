@@ -53,13 +53,21 @@ class Registry(Generic[T]):
     def __init__(
         self, kind: str, group: str, modules: Iterable[str] | Mapping[str, str] = (), takes_code: bool = False
     ) -> None:
-        self.kind, self.takes_code, self._group = kind, takes_code, group
-        homes = modules if isinstance(modules, Mapping) else {}
+        self.kind = kind
+        self.takes_code = takes_code
+        self._group = group
+        homes: Mapping[str, str] = {}
+        if isinstance(modules, Mapping):
+            homes = modules
         self._homes = {name: module for module, names in homes.items() for name in names.split()}  # not registered yet
-        self._modules = () if homes else tuple(modules)
+        self._modules: tuple[str, ...] = ()
+        if not homes:
+            self._modules = tuple(modules)
         self.entries: dict[str, T] = {}
         self.places: dict[str, str] = {}
-        self._loaded, self._loading = False, set[int]()  # the second: threads that load it
+        # the second: threads that load it
+        self._loaded = False
+        self._loading = set[int]()
 
     @overload
     def register(self, name: str, force: bool = False) -> Callable[[Item], Item]: ...
@@ -87,7 +95,9 @@ class Registry(Generic[T]):
             self._add(name, item, place, force)
             return item
 
-        return decorator if module is None else decorator(module)
+        if module is None:
+            return decorator
+        return decorator(module)
 
     def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """`get(name)(*args, **kwargs)`. Raises: as `get`, and what the constructor raises."""
@@ -120,7 +130,8 @@ class Registry(Generic[T]):
 
     def _import_home(self, name: str) -> None:
         """Imports the module that registers a built-in name. An import that fails is tried again at the next read."""
-        if (home := self._homes.get(name)) is not None:
+        home = self._homes.get(name)
+        if home is not None:
             importlib.import_module(home)  # returns at once if this thread is already importing the module
             self._homes.pop(name, None)
 
@@ -150,7 +161,10 @@ class Registry(Generic[T]):
 
     def _load_plugin(self, point: metadata.EntryPoint) -> None:
         """Loads a module that registers its items on import, or an object to be registered under the point's name."""
-        package = point.dist.name if point.dist else 'unknown package'
+        if point.dist:
+            package = point.dist.name
+        else:
+            package = 'unknown package'
         place = f'{point.value} (plugin of {package})'
         try:
             item = point.load()

@@ -22,7 +22,10 @@ def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
 
 def child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list[int]:
     """One 31-bit int (some simulators take no more) for each of `n` children of a seed sequence, from `first` on."""
-    parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    if isinstance(seed, np.random.SeedSequence):
+        parent = seed
+    else:
+        parent = np.random.SeedSequence(seed)
     return [int(child_of(parent, i).generate_state(1)[0]) >> 1 for i in range(first, first + n)]
 
 

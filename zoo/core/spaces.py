@@ -73,7 +73,9 @@ class MultiBinary:
 
 def _dtype_to_json(space: Discrete | MultiDiscrete | MultiBinary) -> dict[str, str]:
     """Only a number type that is not the usual one is written, so that older versions read the others."""
-    return {} if space.dtype == type(space).dtype else {'dtype': space.dtype}
+    if space.dtype == type(space).dtype:
+        return {}
+    return {'dtype': space.dtype}
 
 
 MAX_LISTED = 1_000  # bounds of a Box of one dimension that are written one by one, even if they are equal
@@ -142,7 +144,9 @@ def space_words(space: Space) -> str:
     match space:
         case Dict():
             parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
-            return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
+            if space.is_tuple:
+                return f'({", ".join(parts)})'
+            return f'{{{", ".join(parts)}}}'
         case Discrete():
             return f'Discrete({space.n}{f", start={space.start}" if space.start else ""})'
         case MultiDiscrete():
@@ -156,7 +160,9 @@ def n_values(leaf: Leaf) -> tuple[int, ...]:
     """The number of values of each index of a leaf; () for MultiBinary and Box."""
     if isinstance(leaf, Discrete):
         return (leaf.n,)
-    return leaf.nvec if isinstance(leaf, MultiDiscrete) else ()
+    if isinstance(leaf, MultiDiscrete):
+        return leaf.nvec
+    return ()
 
 
 def mask_size(space: Space) -> int:
@@ -208,7 +214,9 @@ def with_entries(space: Dict, names: Collection[str]) -> Dict:
     part = Dict(spaces, space.is_tuple)
     whole = leaf_names(space)
     known = {path: whole[path] for path in leaves_by_path(part)}
-    return part if known == leaf_names(part) else Dict(spaces, space.is_tuple, known)
+    if known == leaf_names(part):
+        return part
+    return Dict(spaces, space.is_tuple, known)
 
 
 def map_spaces(function: Callable[..., Any], space: Space, *trees: Any) -> Any:
@@ -227,14 +235,22 @@ def is_image(space: Space) -> bool:
 
 def mask_space(space: Space) -> MultiBinary | None:
     """The space of the observations' action mask; None if they have none."""
-    found = space.spaces.get(ACTION_MASK) if isinstance(space, Dict) else None
-    return found if isinstance(found, MultiBinary) else None
+    found = None
+    if isinstance(space, Dict):
+        found = space.spaces.get(ACTION_MASK)
+    if isinstance(found, MultiBinary):
+        return found
+    return None
 
 
 def window_len(space: Space) -> int | None:
     """The number of observations in a window (env.window): each entry then begins with that dimension; None: no window."""
-    found = space.spaces.get(WINDOW_MASK) if isinstance(space, Dict) and not space.is_tuple else None
-    return found.shape[0] if isinstance(found, MultiBinary) and len(found.shape) == 1 else None
+    found = None
+    if isinstance(space, Dict) and not space.is_tuple:
+        found = space.spaces.get(WINDOW_MASK)
+    if isinstance(found, MultiBinary) and len(found.shape) == 1:
+        return found.shape[0]
+    return None
 
 
 def obs_dtype(space: Leaf) -> torch.dtype:
@@ -244,7 +260,9 @@ def obs_dtype(space: Leaf) -> torch.dtype:
     if isinstance(space, MultiBinary):
         return torch.bool
     # three dimensions are an image, four a window of images
-    return torch.uint8 if space.dtype == 'uint8' and len(space.shape) in (3, 4) else torch.float32
+    if space.dtype == 'uint8' and len(space.shape) in (3, 4):
+        return torch.uint8
+    return torch.float32
 
 
 def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu') -> Any:
@@ -263,7 +281,8 @@ def n_lead(space: Space, obs: Raw) -> int:
     """The number of dimensions of observations before those of the space."""
     while isinstance(space, Dict):
         name = next(name for name in space.spaces if name in obs)
-        space, obs = space.spaces[name], obs[name]
+        space = space.spaces[name]
+        obs = obs[name]
     return obs.ndim - len(space.shape)
 
 
@@ -293,30 +312,43 @@ ADDED = {'prev_action': 'env.prev_action', 'prev_reward': 'env.prev_reward', 'wi
 
 def _way_to_pass(given: Raw, required: list[str]) -> str:
     """What to pass in place of an observation that lacks entries, which may be entries that the env itself does not give."""
-    entries = set(given) if isinstance(given, Mapping) else set()
+    if isinstance(given, Mapping):
+        entries = set(given)
+    else:
+        entries = set()
     if not entries and set(required) - {ACTION_MASK} == {'obs'}:
         entries = {'obs'}  # an observation that is no Dict has this name beside the entries that zoo adds
     missing = [name for name in required if name not in entries]
-    if keys := [ADDED[name] for name in missing if name in ADDED]:
+    keys = [ADDED[name] for name in missing if name in ADDED]
+    if keys:
         return f'{" and ".join(keys)} of the config adds entries: pass what zoo.env.make_env gives for the section env'
     if missing != [ACTION_MASK]:
         return PASS
-    whole = (
-        f"{{**obs, '{ACTION_MASK}': mask}}" if isinstance(given, Mapping) else f"{{'obs': obs, '{ACTION_MASK}': mask}}"
-    )
+    if isinstance(given, Mapping):
+        whole = f"{{**obs, '{ACTION_MASK}': mask}}"
+    else:
+        whole = f"{{'obs': obs, '{ACTION_MASK}': mask}}"
     return f"add the mask of the env: {whole}, where mask is env.action_masks() or info['{ACTION_MASK}']"
 
 
 def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
-        given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
+        if space.is_tuple and isinstance(obs, tuple):
+            given = dict(zip(space.spaces, obs, strict=False))
+        else:
+            given = obs
         if isinstance(given, Mapping) and not all(isinstance(key, str) for key in given):
             given = {str(key): part for key, part in given.items()}  # an env may have numbers or enums as keys
         required = [name for name in space.spaces if name not in optional]
         if not isinstance(given, Mapping) or any(name not in given for name in required):
-            what = f'has the entries {list(given)}' if isinstance(given, Mapping) else f'is a {type(obs).__name__}'
+            if isinstance(given, Mapping):
+                what = f'has the entries {list(given)}'
+            else:
+                what = f'is a {type(obs).__name__}'
             free = ', '.join(repr(name) for name in space.spaces if name in optional)
-            may = f' ({free} may be missing)' if free else ''
+            may = ''
+            if free:
+                may = f' ({free} may be missing)'
             raise UserError(
                 f'the observation{of_entry(path)} {what} but must have {", ".join(map(repr, required))}{may}; '
                 f'{_way_to_pass(given, required) if not path else PASS}'

@@ -18,13 +18,17 @@ HIDDEN = '***@'
 
 def without_passwords(text: str) -> str:
     """The text with *** for user and password of each URI: 'http://***@host'; used for all text stored, sent or shown."""
-    return _USER.sub(rf'\1{HIDDEN}', text) if '@' in text else text
+    if '@' in text:
+        return _USER.sub(rf'\1{HIDDEN}', text)
+    return text
 
 
 def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:
     """The text for a terminal: no passwords; control characters, which other people's files may contain, are escaped."""
     text = without_passwords(text)
-    return text if text.isprintable() else ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    return ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
 def printable(text: str) -> str:

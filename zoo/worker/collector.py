@@ -53,8 +53,11 @@ class Collector:
     def __init__(
         self, envs: Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS, first: int = 0
     ) -> None:
-        self.mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
-        self.env_step, self.collect_iter = 0, 0
+        self.mode = mode
+        self._n_step = mode.n_step
+        self.n_env = sum(env.n_env for env in envs)
+        self.env_step = 0
+        self.collect_iter = 0
         self.reset_iter: int | None = None  # `collect_iter` at the last reset of all envs
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self.n_env)
@@ -76,7 +79,8 @@ class Collector:
     @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
-        start, before = perf_counter(), self.env_time
+        start = perf_counter()
+        before = self.env_time
         rollout = self._rollout(self.fill_block())
         env_time = self.env_time - before
         self.time['env'] += env_time
@@ -133,11 +137,16 @@ class Collector:
         for envs in extras.fresh:
             self.episodes.drop(envs)
             self.mode.forget(envs)
-        obs, infos = self.block.obs, extras.infos
+        obs = self.block.obs
+        infos = extras.infos
         steps = self.block.steps._replace(info=infos)
-        end, is_reset = steps.terminated | steps.truncated, steps.is_reset
+        end = steps.terminated | steps.truncated
+        is_reset = steps.is_reset
         n_transition = end.numel() - (0 if is_reset is None else int(is_reset.sum()))
-        reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+        if steps.raw_reward is None:
+            reward = steps.reward
+        else:
+            reward = steps.raw_reward
         self.episodes.record(reward, end if steps.raw_end is None else steps.raw_end, is_reset, steps.is_broken)
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
@@ -160,7 +169,8 @@ class Collector:
         # only now: if the policy's code fails above, what is saved is without this rollout
         self.env_step += n_transition
         self.collect_iter += 1
-        last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
+        last_obs = map_tensors(lambda x: x[-1], obs)
+        next_obs = steps.next_obs
         if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
@@ -185,10 +195,13 @@ class EnvGroup:
         first: int,
         observers: Sequence[RowObserver],
     ) -> None:
-        self.env, self.start, self._env_action = env, start, mode.env_action
+        self.env = env
+        self.start = start
+        self._env_action = mode.env_action
         self.block = block = block.part(start, start + env.n_env)
         self.acting: Acting | EpisodicActing = mode.start(block.obs, first + start)
-        self._observers, self._every = observers, [each for each in observers if each.reads_all]
+        self._observers = observers
+        self._every = [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
         if self.acting.state is not None:
             self.acting = EpisodicActing(self.acting, block.steps)
@@ -235,7 +248,10 @@ class EnvGroup:
             observer.see(t, info or {}, self.block.rows[t])
 
     def _send(self) -> None:
-        action = self._action if isinstance(self._action, Tensor) else self._action()
+        if isinstance(self._action, Tensor):
+            action = self._action
+        else:
+            action = self._action()
         start = perf_counter()
         self.env.send(action)
         self.env_time += perf_counter() - start

@@ -45,7 +45,8 @@ class EnvWatch:
 
     def __init__(self, timeout: float) -> None:
         self.save: Callable[[], object] | None = None
-        self._timeout, self._poll = timeout, min(POLL_S, timeout / 4)
+        self._timeout = timeout
+        self._poll = min(POLL_S, timeout / 4)
         self._watched = threading.get_ident()
         self._calls = CALLS[self._watched]
         self._end = threading.Event()
@@ -77,7 +78,8 @@ class EnvWatch:
         """
         if number != SIGNAL or self._fired is None:
             return number == SIGNAL and self._was_blocked
-        (call, words), self._fired = self._fired, None
+        call, words = self._fired
+        self._fired = None
         while self._is_ending:  # the process is about to end; until then nothing may change
             time.sleep(POLL_S)
         if self._calls.state() == call and _is_in_env(frame):
@@ -85,17 +87,23 @@ class EnvWatch:
         return True
 
     def _run(self) -> None:
-        last, n_look = None, 0
+        last = None
+        n_look = 0
         while not self._end.wait(self._poll):
             call = self._calls.state()
-            last, n_look = call, n_look + 1 if call == last else 0
+            if call == last:
+                n_look += 1
+            else:
+                n_look = 0
+            last = call
             # counts looks, not seconds: time in which the whole process was stopped does not count
             if call is None or n_look * self._poll < self._timeout * self._calls.n_timeout:
                 continue
             stack = sys._current_frames().get(self._watched)
             if _is_in_env(stack) and not _is_debugged(stack):
                 self._expire(call, stack)
-            last, n_look = None, 0
+            last = None
+            n_look = 0
 
     def _expire(self, call: tuple[Any, ...], stack: FrameType | None) -> None:
         seconds = self._timeout * self._calls.n_timeout
@@ -107,7 +115,8 @@ class EnvWatch:
             if call == self._told:
                 return
             self._told = call
-            if (tell := _TOLD.get(self._watched)) is not None:
+            tell = _TOLD.get(self._watched)
+            if tell is not None:
                 tell(NoAnswerError(words))
             else:
                 logger.warning('%s (It cannot be ended from here: the run is not in the main thread.)', words)

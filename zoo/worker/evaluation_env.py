@@ -74,7 +74,9 @@ def evaluation_envs(cfg: ConfigLike) -> dict[str, EnvConfig]:
 
 def _of_eval(cfg: ConfigLike) -> tuple[Any, Any]:
     """policy.eval.env and policy.eval.sets; empty where there are none."""
-    of_eval = (cfg['policy'].get('eval') or {}) if 'policy' in cfg else {}
+    of_eval: Mapping[str, Any] = {}
+    if 'policy' in cfg:
+        of_eval = cfg['policy'].get('eval') or {}
     return of_eval.get('env') or {}, of_eval.get('sets') or {}
 
 
@@ -102,7 +104,8 @@ def naming_section(cfg: ConfigLike, name: str) -> Iterator[None]:
     try:
         yield
     except EnvSettingError as error:
-        (main, sets), key = _of_eval(cfg), error.key.partition('.')[0]
+        main, sets = _of_eval(cfg)
+        key = error.key.partition('.')[0]
         places = {'policy.eval.env': main}
         if name != MAIN:
             places = {f'policy.eval.sets.{name}': sets[name], **places}
@@ -141,7 +144,8 @@ def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> 
         if key in differs:
             yield f'{join_path(path, key)}: env.{key} {why}; leave it out here.'
     merged = differing(env, differs)
-    if problems := section_problems(EnvConfig, merged, path, ()):
+    problems = section_problems(EnvConfig, merged, path, ())
+    if problems:
         yield from problems
         return
     try:
@@ -176,7 +180,10 @@ def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> N
     """
     wanted, got = ([_form(x.obs_space), _form(x.action_space)] for x in (policy, env))
     if wanted != got:
-        where = f'{where}: ' if where else ''
+        if where:
+            where = f'{where}: '
+        else:
+            where = ''
         raise UserError(
             f'{where}the policy takes {wanted[0]} and gives {wanted[1]} but env {env.name!r} has {got[0]} and {got[1]}; '
             'evaluate it on the env that it was trained on, or one with the same spaces (what env.wrappers, env.window and '
@@ -217,7 +224,8 @@ def _lend(env: object) -> Callable[[], gymnasium.Env]:
     def make() -> gymnasium.Env:
         return _Lent(env if isinstance(env, gymnasium.Env) else OldGymEnv(env, name))
 
-    make.__module__, make.__qualname__ = kind.__module__, kind.__qualname__
+    make.__module__ = kind.__module__
+    make.__qualname__ = kind.__qualname__
     return make
 
 
@@ -225,7 +233,9 @@ def _put(old: object, keys: Sequence[str], value: object) -> object:
     """The value if there are no keys, else the old dict with the value at the path of the keys."""
     if not keys:
         return value
-    held = old if isinstance(old, Mapping) else {}
+    held: Mapping[Any, Any] = {}
+    if isinstance(old, Mapping):
+        held = old
     return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
 
 

@@ -75,7 +75,9 @@ class Evaluation(NamedTuple):
     def info_mean(self, key: str) -> float | None:
         """Mean of one of the env's own numbers, over the episodes that had it; None if none had."""
         values = [value for value in self.infos.get(key, []) if not math.isnan(value)]
-        return float(np.mean(values)) if values else None
+        if values:
+            return float(np.mean(values))
+        return None
 
     def rows(self) -> list[dict[str, Any]]:
         """One dict per episode: episode, return, length, cut, and the env's own numbers by key, all with the same keys."""
@@ -140,11 +142,16 @@ class Evaluator:
         infos: InfoKeys = ALL_NUMBERS,
         quiet: bool = False,
     ) -> None:
-        self.env, self._mode, self._limit = env, mode, max_episode_steps
+        self.env = env
+        self._mode = mode
+        self._limit = max_episode_steps
         share, rest = divmod(n_episode, env.n_env)
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
         self._has_warned = self._has_told = quiet
-        self._sample = None if deterministic else mode.sample
+        if deterministic:
+            self._sample = None
+        else:
+            self._sample = mode.sample
         if not deterministic and mode.sample is None:
             raise UserError(
                 'actions are to be drawn in evaluation (deterministic=false) but the policy has no _forward_sample(obs, '
@@ -163,10 +170,14 @@ class Evaluator:
 
         callback: called with the row of each episode when it ends, see `Evaluation.rows`.
         """
-        tally, n_round = _Tally(self._quota, self._limit, self._infos, callback), 0
+        tally = _Tally(self._quota, self._limit, self._infos, callback)
+        n_round = 0
         generator = torch.Generator().manual_seed(int(child_of(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
         while tally.n_left.any():  # a second time only after episodes were cut off: no env can be reset alone
-            first = seed if n_round == 0 else child_of(seed, self.env.n_env + n_round)
+            if n_round == 0:
+                first = seed
+            else:
+                first = child_of(seed, self.env.n_env + n_round)
             if not self._play(first, generator, tally, stop):
                 return None
             n_round += 1
@@ -189,9 +200,14 @@ class Evaluator:
     ) -> bool:
         """Plays from a reset until each env had its share of episodes, or one was cut off; False if it was stopped."""
         n_env = self.env.n_env
-        obs, n_step = self.env.reset(seed), 0
-        initial = None if self._mode.initial_state is None else self._mode.initial_state(n_env)
-        state, to_env = initial, self._mode.env_action
+        obs = self.env.reset(seed)
+        n_step = 0
+        if self._mode.initial_state is None:
+            initial = None
+        else:
+            initial = self._mode.initial_state(n_env)
+        state = initial
+        to_env = self._mode.env_action
         tally.begin()
         while tally.plays.any():
             if stop():
@@ -202,7 +218,10 @@ class Evaluator:
             if n_step == LONG:
                 self._tell_of_long_episodes(tally)
             sample = self._sample
-            output = self._mode.forward(obs, state) if sample is None else sample(obs, state, generator)
+            if sample is None:
+                output = self._mode.forward(obs, state)
+            else:
+                output = sample(obs, state, generator)
             action = output['action']
             timestep = self.env.step(action if to_env is None else to_env(action))
             if initial is not None:
@@ -236,30 +255,42 @@ class _Tally:
     def __init__(
         self, quota: np.ndarray, limit: int | None, reader: InfoReader, callback: EpisodeCallback | None
     ) -> None:
-        self.n_left, self._limit = quota.copy(), limit
-        self._reader, self._callback = reader, callback
+        self.n_left = quota.copy()
+        self._limit = limit
+        self._reader = reader
+        self._callback = callback
         self._episodes: list[list[tuple[float, int, bool, Mapping[str, float]]]] = [[] for _ in quota]
         self._n_episode = 0
 
     def begin(self) -> None:
         """Called after a reset of all envs."""
         self.plays = self.n_left > 0
-        self._total, self.length = np.zeros(len(self.plays)), np.zeros(len(self.plays), dtype=np.int64)
+        self._total = np.zeros(len(self.plays))
+        self.length = np.zeros(len(self.plays), dtype=np.int64)
         self._reader.restart()
 
     def record(self, timestep: Timestep) -> None:
-        is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
-        reward, end = timestep.raw_reward, timestep.raw_end  # of the game, if training changes them
+        if timestep.is_reset is None:
+            is_reset = None
+        else:
+            is_reset = timestep.is_reset.cpu().numpy()
+        # of the game, if training changes them
+        reward = timestep.raw_reward
+        end = timestep.raw_end
         ended = (timestep.terminated | timestep.truncated if end is None else end).cpu().numpy()
         self._total += (timestep.reward if reward is None else reward).cpu().numpy()
-        self.length += 1 if is_reset is None else ~is_reset
+        if is_reset is None:
+            self.length += 1
+        else:
+            self.length += ~is_reset
         numbers = self._reader.read(timestep.info or {}, ended, is_reset)
         for b in ended.nonzero()[0].tolist():
             is_broken = timestep.is_broken is not None and bool(timestep.is_broken[b])  # another episode replaces it
             if self.plays[b] and not is_broken:
                 self._count(b, False, numbers.get(b, {}))
                 self.plays[b] = self.n_left[b] > 0
-            self._total[b], self.length[b] = 0.0, 0
+            self._total[b] = 0.0
+            self.length[b] = 0
         if self._limit is not None and self.length.max() >= self._limit:
             for b in (self.plays & (self.length >= self._limit)).nonzero()[0].tolist():
                 self._count(b, True, self._reader.means(b))
@@ -305,8 +336,12 @@ def evaluate(
       argument is of another type, or if actions are to be drawn but the policy draws none.
     """
     check_arguments(policy, n_episode, seed, deterministic, max_step, callback)
-    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
-    limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
+    if deterministic is None:
+        deterministic = policy.cfg.eval.deterministic
+    if max_step is None:
+        limit = policy.cfg.eval.max_episode_steps
+    else:
+        limit = max_step
     with open_env(env, policy, n_episode) as vector:
         refuse_other_spaces(policy, vector)
         quiet = max_step is not None  # the caller wants them cut off

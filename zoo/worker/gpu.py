@@ -24,15 +24,18 @@ class CapturedRollout:
     """
 
     def __init__(self, collector: Any) -> None:
-        self._in_turns, self._n_step = collector.in_turns, len(collector.block.rows)
-        self._group, self._env = collector.groups[0], collector.groups[0].env
+        self._in_turns = collector.in_turns
+        self._n_step = len(collector.block.rows)
+        self._group = collector.groups[0]
+        self._env = collector.groups[0].env
         self._is_small = self._n_step <= MAX_STEPS and self._n_step * collector.n_env <= MAX_ROWS
         self._places: list[Tensor] = []  # where the graph reads and writes the state of the envs
         self._call: CapturedCall | None = None
         self._code: tuple[object, ...] | None = None  # of the model, when the rollout was captured
 
     def __call__(self) -> None:
-        acting, env = self._group.acting, self._env
+        acting = self._group.acting
+        env = self._env
         if not self._is_small or not isinstance(acting, GraphActing):
             self._in_turns()
             return
@@ -89,7 +92,8 @@ class Fetch:
         The next `start` overwrites the copy.
         """
         if self._place is None or self._event is None:
-            self._place, self._event = torch.empty(x.shape, dtype=x.dtype, pin_memory=True), torch.cuda.Event()
+            self._place = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+            self._event = torch.cuda.Event()
         self._place.copy_(x, non_blocking=True)
         self._event.record(torch.cuda.current_stream(x.device))
         return self._result

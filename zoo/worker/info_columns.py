@@ -25,7 +25,10 @@ class InfoBlock(RowObserver):
     """
 
     def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
-        self._keys, self._n_step, self._n_env, self._name = keys, n_step, n_env, name
+        self._keys = keys
+        self._n_step = n_step
+        self._n_env = n_env
+        self._name = name
         self.columns: dict[str, np.ndarray] = {}
 
     def begin(self) -> None:
@@ -39,7 +42,8 @@ class InfoBlock(RowObserver):
             if found is None:
                 continue
             values, given = found
-            given = given if row.is_reset is None else given & ~row.is_reset
+            if row.is_reset is not None:
+                given = given & ~row.is_reset
             if key not in self.columns:
                 self.columns[key] = np.full((self._n_step, *values.shape), np.nan, dtype=np.float32)
             column = self.columns[key]

@@ -42,7 +42,8 @@ class InfoKeys:
     told: set[tuple[str, str]] = field(default_factory=set, compare=False)  # (option, key) that a reader has warned of
 
 
-ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
+ALL_NUMBERS = InfoKeys()
+NO_NUMBERS = InfoKeys(())
 _WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector env's info that have no numbers of an episode
 
 
@@ -54,10 +55,14 @@ class InfoReader:
     """
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
-        self._keys, self._n_env, self._autoreset = keys, n_env, autoreset
+        self._keys = keys
+        self._n_env = n_env
+        self._autoreset = autoreset
         self.reads_all = bool(keys.step) or keys.last not in ('auto', ())
         self._seen: set[str] = set()
-        self._n_end, self._has_warned, self._is_full = 0, False, False
+        self._n_end = 0
+        self._has_warned = False
+        self._is_full = False
         self.restart()
 
     def restart(self) -> None:
@@ -77,12 +82,17 @@ class InfoReader:
         index = ended.nonzero()[0]
         if not len(index):
             return {}
-        lasts = end_infos(info, index, self._autoreset) if self._keys.last else [{} for _ in index]
+        if self._keys.last:
+            lasts = end_infos(info, index, self._autoreset)
+        else:
+            lasts = [{} for _ in index]
         found = {i: self._chosen(last) | self.means(i) for i, last in zip(index.tolist(), lasts, strict=True)}
         for key in self._keys.step:
-            self._sums[key][index], self._counts[key][index] = 0.0, 0
+            self._sums[key][index] = 0.0
+            self._counts[key][index] = 0
         broken = info.get(BROKEN)
-        found = found if broken is None else {i: numbers for i, numbers in found.items() if not broken[i]}
+        if broken is not None:
+            found = {i: numbers for i, numbers in found.items() if not broken[i]}
         self._n_end += len(found)
         if self._n_end >= N_MISSED and not self._has_warned:
             self._warn_of_missing(lasts[-1])
@@ -137,7 +147,10 @@ class InfoReader:
         for option, key in [each for each in missing if each not in told]:
             told.add((option, key))
             close = closest(key, there)
-            hint = f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'
+            if close:
+                hint = f'did you mean {shown(close[0])}?'
+            else:
+                hint = f'numbers there are: {", ".join(there) or "none"}'
             logger.warning(
                 'logger.%s has %r but none of the first %d episodes had a number of that name in its info; %s',
                 option,
@@ -152,12 +165,16 @@ class EpisodeNumbers(InfoReader, RowObserver):
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str, found: list[tuple[int, dict[str, float]]]) -> None:
         super().__init__(keys, n_env, autoreset)
-        self._is_default, self._found = keys == ALL_NUMBERS, found
+        self._is_default = keys == ALL_NUMBERS
+        self._found = found
 
     def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
         if self._is_default and info.keys() <= _WITHOUT_NUMBERS:  # costs less than to read it
             return
-        ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
+        if row.raw_end is None:
+            ended = row.terminated | row.truncated
+        else:
+            ended = row.raw_end
         self._found += [(t, numbers) for numbers in self.read(info, ended, row.is_reset).values()]
 
 
@@ -174,7 +191,8 @@ def row_observers(
             env.request_infos(infos.step)
         if (infos.last or infos.step) and not env.is_tensor_program:  # which has no infos
             mine.append(EpisodeNumbers(infos, env.n_env, env.autoreset, found))
-    keys, name = envs[0].info_columns, envs[0].name
+    keys = envs[0].info_columns
+    name = envs[0].name
     if not keys:
         return observers, dict
     from zoo.worker.info_columns import InfoBlock, joined_infos
@@ -242,7 +260,9 @@ class InfoTally:
         means = {key: sum(values) / len(values) for key, values in self.values.items()}
         found = {f'info/{key}_mean': mean for key, mean in means.items()}
         rate = success_of(means)
-        return found if rate is None else found | {'success_rate': rate}
+        if rate is None:
+            return found
+        return found | {'success_rate': rate}
 
 
 def success_of(means: Mapping[str, float]) -> float | None:
@@ -259,13 +279,16 @@ class EpisodeTracker:
     def __init__(self, n_env: int) -> None:
         self.returns = Recent()
         self.lengths = Recent()
-        self.n_episode, self.n_reset = 0, 0
+        self.n_episode = 0
+        self.n_reset = 0
         self.infos = InfoTally()
-        self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
+        self._return = np.zeros(n_env)
+        self._length = np.zeros(n_env, dtype=np.int64)
 
     def drop(self, envs: slice) -> None:
         """Drops the running episodes of these envs, which begin new ones."""
-        self._return[envs], self._length[envs] = 0.0, 0
+        self._return[envs] = 0.0
+        self._length[envs] = 0
         self.n_reset += len(self._length[envs])
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> None:
@@ -276,13 +299,20 @@ class EpisodeTracker:
         """
         # torch sums: numpy's cumsum takes three times as long
         total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
-        n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
+        if is_reset is None:
+            n_row = np.arange(1, len(total))[:, None]
+        else:
+            n_row = (~is_reset).cumsum(0).numpy(force=True)
         length = _from_zero(n_row + self._length)
-        ends, envs = end.numpy(force=True), np.arange(end.shape[1])
+        ends = end.numpy(force=True)
+        envs = np.arange(end.shape[1])
         # the row of the sums at the last end before each step, 0 if there is none
         before = _from_zero(np.maximum.accumulate(ends * np.arange(1, len(total))[:, None]))
         t, b = np.nonzero(ends)  # in order of time
-        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
+        if is_broken is None:
+            whole = np.ones(len(t), dtype=bool)
+        else:
+            whole = ~is_broken.numpy(force=True)[t, b]
         for kept, sums in ((self.returns, total), (self.lengths, length)):
             kept.add((sums[t + 1, b] - sums[before[t, b], b])[whole].tolist())
         self.n_episode += int(np.count_nonzero(whole))

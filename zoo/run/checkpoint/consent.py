@@ -67,7 +67,10 @@ def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
     replaced = overridden(overrides)
     for path, value in leaf_values({section: run.config[section] for section in sections}):
         is_kwarg = '.kwargs.' in path and path.startswith(('env.', 'policy.eval.'))
-        most = math.inf if is_kwarg else MOST.get(path.rpartition('.')[2], math.inf)
+        if is_kwarg:
+            most = math.inf
+        else:
+            most = MOST.get(path.rpartition('.')[2], math.inf)
         if path == 'env.collector_env_num' and run.config['env'].get('vectorization') == 'async':
             most = MOST_PROCESSES
         if path not in replaced and isinstance(value, int) and value > most:
@@ -156,14 +159,18 @@ def consent_words(config: ConfigLike | None = None, run_dir: Path | None = None)
     Args: config: of the run that is to continue: also consents to its addresses; None: all configs of this process;
       run_dir: its folder: a run that the user started there needs no consent to its addresses.
     """
-    saved = None if config is None else storable(config)
-    names = given if saved is None else {name for _, name in _names(saved)} & given
+    saved = None
+    names: set[Any] = given
+    if config is not None:
+        saved = storable(config)
+        names = {name for _, name in _names(saved)} & given
     names = {name for name in names if name in given_elsewhere or not is_known_env(name)}
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
     if saved is not None and any(_addresses(saved)):
         is_known = run_dir is not None and is_remembered(run_dir, _reached_by(saved))
-        words += [] if is_known else [' --trust']
+        if not is_known:
+            words += [' --trust']
     return ''.join(words)
 
 
@@ -196,7 +203,8 @@ def check_names(
     """
     if isinstance(trust, str):
         raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
-    replaced, config = overridden(overrides), {section: run.config[section] for section in sections}
+    replaced = overridden(overrides)
+    config = {section: run.config[section] for section in sections}
     unused = tuple(f'{key}.' for key in (*without, *(key for key in LISTS if key in replaced)))
     names = [
         (path, name) for path, name in _names(config) if path not in replaced and not f'{path}.'.startswith(unused)
@@ -274,10 +282,17 @@ def _use_of(config: dict[str, Any], path: str, value: object) -> str:
 def _tracker_words(sink: dict[str, Any]) -> str:
     named = {key: shown(repr(option)) for key, option in sink.items() if isinstance(option, str)}
     if sink.get('type') == 'wandb':
-        project = f'the W&B project {named["project"]}' if 'project' in named else 'W&B'
-        return f'{project} of {named["entity"]}' if 'entity' in named else project
+        if 'project' in named:
+            project = f'the W&B project {named["project"]}'
+        else:
+            project = 'W&B'
+        if 'entity' in named:
+            return f'{project} of {named["entity"]}'
+        return project
     if sink.get('type') == 'mlflow':
-        return f'MLflow at {named["uri"]}' if 'uri' in named else 'MLflow'
+        if 'uri' in named:
+            return f'MLflow at {named["uri"]}'
+        return 'MLflow'
     return f'the sink {shown(repr(sink.get("type")))}'
 
 
@@ -287,9 +302,18 @@ def overridden(overrides: Sequence[str]) -> set[str]:
 
 def _needs_consent(path: str, name: str, module: str) -> str:
     """The message for code without consent, and what to type."""
-    one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
-    kind, it = ('the file', 'checkpoint') if is_in_file(name) else ('module', 'file')
-    allow = f'{one} or --trust (in Python {python} or True)' if it != 'file' or MODULE.fullmatch(module) else '--trust'
+    one = f'--import {shlex.quote(module)}'
+    python = f'trust=[{module!r}]'
+    if is_in_file(name):
+        kind = 'the file'
+        it = 'checkpoint'
+    else:
+        kind = 'module'
+        it = 'file'
+    if it != 'file' or MODULE.fullmatch(module):
+        allow = f'{one} or --trust (in Python {python} or True)'
+    else:
+        allow = '--trust'
     moved = ''
     if path == 'env.id' and is_in_file(name):
         moved = f'; if the file is in another place now, add {shown(shlex.quote(f"env.id={new_place(name)}"))}'
@@ -347,7 +371,8 @@ def _key_of(path: str) -> str:
 
 def _is_consented(modules: Sequence[str], name: str) -> bool:
     """Whether the modules with consent have the code of a name: its module, or its file, by any path or already imported."""
-    home, files = split_name(name)[0], [getattr(sys.modules.get(each), '__file__', None) or each for each in modules]
+    home = split_name(name)[0]
+    files = [getattr(sys.modules.get(each), '__file__', None) or each for each in modules]
     is_same = [each.endswith('.py') and os.path.realpath(each) == os.path.realpath(home) for each in files]
     return home in modules or (is_in_file(name) and any(is_same))
 
@@ -362,7 +387,10 @@ def _home_elsewhere(name: str) -> str:
     if attribute in gymnasium.registry:
         return ''
     for found in members(imported, attribute):
-        home = found.__name__ if inspect.ismodule(found) else getattr(found, '__module__', None) or 'builtins'
+        if inspect.ismodule(found):
+            home = found.__name__
+        else:
+            home = getattr(found, '__module__', None) or 'builtins'
         is_code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found)
         if is_code and home.partition('.')[0] != imported.__name__.partition('.')[0]:
             return home

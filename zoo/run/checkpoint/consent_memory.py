@@ -30,9 +30,14 @@ logger = logging.getLogger(__name__)
 def remember_env(name: str) -> None:
     """Remembers an env that is in a file or an installed package, by what its code is; does nothing for any other."""
     # of the text that ran: the file may have been replaced since
-    ran = digest_that_ran(split_name(name)[0]) if is_in_file(name) else None
+    ran = None
+    if is_in_file(name):
+        ran = digest_that_ran(split_name(name)[0])
     entry = ran or _hash_of(name)
-    kept = {} if entry is None else _envs()
+    if entry is None:
+        kept = {}
+    else:
+        kept = _envs()
     if entry is not None and kept.get(name) != entry:
         keep_user_file('state', ENVS, json.dumps(kept | {name: entry}, indent=1).encode())
 
@@ -64,7 +69,9 @@ def is_known_env(name: object) -> bool:
     else:
         module = split_name(name)[0]
         may_be_known = MODULE.fullmatch(module) is not None and bool(installed_files(module))
-    kept = _envs().get(name) if may_be_known else None
+    kept = None
+    if may_be_known:
+        kept = _envs().get(name)
     return kept is not None and kept == _hash_of(name)
 
 

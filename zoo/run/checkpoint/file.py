@@ -67,7 +67,8 @@ class CheckpointError(UserError):
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         super().__init__(os.fspath(path), reason)
-        self.path, self.reason = Path(path), reason
+        self.path = Path(path)
+        self.reason = reason
 
     def __str__(self) -> str:
         return f'checkpoint {self.path} {self.reason}'
@@ -97,8 +98,11 @@ def first_problem(error: ValidationError) -> str:
 
 def shown(text: str, n: int = 100) -> str:
     """The start of a text from a file, safe to print: the text may be long or contain terminal control characters."""
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= n else f'{text[: n - 3]}...'
+    if not text.isprintable():
+        text = repr(text)
+    if len(text) <= n:
+        return text
+    return f'{text[: n - 3]}...'
 
 
 def _open(path: Path) -> BufferedReader:
@@ -141,7 +145,8 @@ def _read(path: Path, file: BufferedReader) -> tuple[int, dict[str, Any], State,
         raise CheckpointError(path, _DAMAGED)
     try:
         text = _Metadata.model_validate(metadata)
-        meta, state = _object('meta', text.meta), _object('state', text.state)
+        meta = _object('meta', text.meta)
+        state = _object('state', text.state)
         entries = sorted(_ENTRIES.validate_python(header).items(), key=lambda item: item[1].data_offsets)
         _check_layout(entries, n_byte - len(head))
         file.seek(len(head))
@@ -191,7 +196,9 @@ _ENTRIES = TypeAdapter(dict[str, _Entry])
 
 
 def _format_number(path: Path, metadata: object) -> int:
-    text = metadata.get('zoo_format') if isinstance(metadata, dict) else None
+    text = None
+    if isinstance(metadata, dict):
+        text = metadata.get('zoo_format')
     if text is None:
         raise CheckpointError(path, 'is a safetensors file of another program; zoo reads only the checkpoints it wrote')
     if not isinstance(text, str) or not re.fullmatch('[1-9][0-9]{0,8}', text):
@@ -269,7 +276,8 @@ def _header(meta: dict[str, Any], values: dict[str, Any], tensors: dict[str, Ten
     }
     end = 0
     for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
+        start = end
+        end = end + tensor.numel() * tensor.element_size()
         header[name] = {'dtype': DTYPES[tensor.dtype], 'shape': list(tensor.shape), 'data_offsets': [start, end]}
     text = json.dumps(header, separators=(',', ':')).encode()
     text += b' ' * (-len(text) % 8)
@@ -294,8 +302,12 @@ def to_tree(value: object) -> Any:
         return {_key(key): to_tree(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         items = [to_tree(item) for item in value]
-        return {f'#[{i}]': item for i, item in enumerate(items)} if any(map(_has_tensor, items)) else items
-    return value.item() if isinstance(value, np.generic) else value
+        if any(map(_has_tensor, items)):
+            return {f'#[{i}]': item for i, item in enumerate(items)}
+        return items
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def from_tree(value: object) -> Any:
@@ -359,15 +371,20 @@ def _key(key: object) -> object:
         return f'#{key}'
     if key == '' or (isinstance(key, str) and '/' in key):
         return '#~' + key.replace('~', '~0').replace('/', '~1')
-    return f'#{key}' if isinstance(key, str) and key.startswith('#') else key
+    if isinstance(key, str) and key.startswith('#'):
+        return f'#{key}'
+    return key
 
 
 def _unkey(key: str) -> str | int:
-    if number := _NUMBER.fullmatch(key):
+    number = _NUMBER.fullmatch(key)
+    if number:
         return int(number[1])
     if key.startswith('#~'):
         return key[2:].replace('~1', '/').replace('~0', '~')
-    return key.removeprefix('#') if key.startswith('##') else key
+    if key.startswith('##'):
+        return key.removeprefix('#')
+    return key
 
 
 def _has_tensor(value: object) -> bool:
@@ -447,7 +464,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     if not isinstance(path, str | os.PathLike):
         raise UserError(f'a checkpoint is named by the path of a file or run folder, got {path!r:.60}; pass one')
     path = Path(path)
-    return _load_newest(path) if os.path.isdir(path) else _load_file(path)
+    if os.path.isdir(path):
+        return _load_newest(path)
+    return _load_file(path)
 
 
 def fit_state(
@@ -460,7 +479,8 @@ def fit_state(
       counts, '' means no particular cause.
     Raises: CheckpointError with the first differences.
     """
-    want, have = dict(_leaves(expected)), dict(_leaves(got))
+    want = dict(_leaves(expected))
+    have = dict(_leaves(got))
     misfits = [
         f'{name} is {_form(name, have[name])} in the file and a section in this run'
         for name, value in want.items()
@@ -471,7 +491,8 @@ def fit_state(
     }:
         want.pop(name, None)  # torch.optim has no state before its first step, and checks its state itself
         have.pop(name, None)
-    missing, in_vain = _turned(want, have), _turned(have, want)
+    missing = _turned(want, have)
+    in_vain = _turned(have, want)
     misfits += [
         f'{name} is {_form(name, have[name])} in the file and {_form(name, value)} in this run'
         for name, value in want.items()
@@ -482,7 +503,9 @@ def fit_state(
     known = {*want, *in_vain, *filter(IGNORED.match, have)}
     misfits += [f'{shown(name)} is only in the file' for name in have if name not in known]
     if misfits:
-        more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
+        more = ''
+        if len(misfits) > 3:
+            more = f', and {len(misfits) - 3} more'
         named = (cause for prefix, cause in (causes or {}).items() if any(text.startswith(prefix) for text in misfits))
         remedy = next(named, '') or (
             'use the config that it was saved with, and a model like that of the run where it was given one as model='
@@ -513,11 +536,15 @@ def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     halves = {match[0] for match in map(ALL_OR_NOTHING.match, other) if match}
     for name in (name for name in one if name not in other):
-        whole, piece = ALL_OR_NOTHING.match(name), RESETTABLE.match(name)
+        whole = ALL_OR_NOTHING.match(name)
+        piece = RESETTABLE.match(name)
         if whole and whole[0] not in halves:
             found[name] = whole[0].rstrip('/')
         elif piece:
-            found[name] = f'learn/{piece[1]}' if piece[1] else piece[0].removesuffix('_weight')
+            if piece[1]:
+                found[name] = f'learn/{piece[1]}'
+            else:
+                found[name] = piece[0].removesuffix('_weight')
     return found
 
 
@@ -544,7 +571,8 @@ def _load_file(path: Path) -> Checkpoint:
 
 def _put(state: State, name: str, tensor: Tensor) -> None:
     """Puts a tensor at its path in a state, where the file has None."""
-    node, (*parents, key) = state, name.split('/')
+    node = state
+    *parents, key = name.split('/')
     for parent in parents:
         node = node[parent]
     if node[key] is not None:
@@ -562,7 +590,8 @@ def _translate(number: int, state: State, meta: dict[str, Any]) -> None:
         policy = meta['config']['policy']
         if policy['type'] not in ('ppg', 'ppg_offpolicy'):
             return
-        learn, model = policy['learn'], policy.get('model') or {}
+        learn = policy['learn']
+        model = policy.get('model') or {}
         if learn.get('value_weight') == 0.5 or model.get('arch') in ('dual', 'detach'):
             learn['value_weight'] = None
         if learn.get('policy_loss', 'clip') == 'clip':
@@ -579,16 +608,16 @@ def _with_flat_logits(value: object) -> Any:
 
 def _load_newest(folder: Path) -> Checkpoint:
     inner = folder / 'checkpoints'
-    inner = inner if os.path.isdir(inner) else folder
+    if not os.path.isdir(inner):
+        inner = folder
     files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
         files = [*folder.glob('*/checkpoints/*.safetensors'), *folder.glob('*/*/checkpoints/*.safetensors')]
         newest = max({path.parent.parent for path in files}, key=lambda run: run.stat().st_mtime, default=None)
-        do = (
-            'pass a run folder or a .safetensors file of it'
-            if newest is None
-            else f'the newest run in it is {newest}: pass that'
-        )
+        if newest is None:
+            do = 'pass a run folder or a .safetensors file of it'
+        else:
+            do = f'the newest run in it is {newest}: pass that'
         raise CheckpointError(folder, f'is a folder without checkpoints; {do}')
     errors = []
     for file in files:
@@ -604,9 +633,10 @@ def steps_of(folder: Path) -> dict[int, Path]:
     """The checkpoints of a folder by env step, in rising order. Raises: UserError for a link to a folder."""
     if folder.name == 'checkpoints' and os.path.islink(folder):
         refuse_links(folder.parent)
-    files = folder.glob('step_*') if os.path.isdir(folder) else ()
-    found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in files)
-    return dict(sorted((int(match[1]), file) for match, file in found if match))
+    if not os.path.isdir(folder):
+        return {}
+    matches = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
+    return dict(sorted((int(match[1]), file) for match, file in matches if match))
 
 
 def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, Any]]:
@@ -632,5 +662,7 @@ def _form(name: str, value: object) -> str:
             return 'the state of a generator'  # its length depends on the kind of device
         return f'{list(value.shape)} {str(value.dtype).removeprefix("torch.")}'
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return 'a number' if abs(value) < MAX_NUMBER else 'a number out of range'
+        if abs(value) < MAX_NUMBER:
+            return 'a number'
+        return 'a number out of range'
     return {bool: 'a truth value', str: 'text', list: 'a list'}.get(type(value), 'null')

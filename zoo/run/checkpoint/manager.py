@@ -51,7 +51,8 @@ def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
     They are left out too if the file of a rank is missing, as for best.safetensors: all ranks must have equally many.
     Args: n_rank: how many ranks train together. Raises: CheckpointError if the file of this rank is damaged.
     """
-    n_before, path = checkpoint.meta.get('rank_num', 1), Path(checkpoint.path)
+    n_before = checkpoint.meta.get('rank_num', 1)
+    path = Path(checkpoint.path)
     has_samples = any(checkpoint.state.get(name) for name in RANK_STATE_KEYS)
     if n_before == n_rank == 1 or not has_samples:
         return checkpoint
@@ -102,7 +103,9 @@ class CheckpointManager:
     ) -> None:
         self._ranks = ranks
         self._folder = Path(run_dir) / 'checkpoints'
-        self._cfg, self._last, self._keep_folder = cfg, last, keep_folder
+        self._cfg = cfg
+        self._last = last
+        self._keep_folder = keep_folder
 
     def save(
         self, env_step: int, state: State, meta: dict[str, Any], others: Mapping[str, LearnerFile] = NO_OTHERS
@@ -136,7 +139,8 @@ class CheckpointManager:
                 save_own(path, self._ranks.rank, state, meta)
             except OSError as error:
                 problem = f'the part of rank {self._ranks.rank} ({error.strerror or error})'
-        if problems := [text for text in self._ranks.gather(problem) if text]:
+        problems = [text for text in self._ranks.gather(problem) if text]
+        if problems:
             raise SaveError(f'checkpoint {path} could not be saved: {", ".join(problems)}; {self._last_saved()}')
 
     def save_best(

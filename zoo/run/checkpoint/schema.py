@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -29,9 +29,12 @@ from zoo.run.checkpoint.file import (
     shown,
 )
 
-MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
+MAX_OBS = 1 << 25
+MAX_ACTION = 1 << 20
 """Most numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
-MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
+MAX_ENTRIES = 1_000
+MAX_KEY = 100
+MAX_TEXT = 4_096
 """Limits for keys and list items in a config, for characters of a key and of a value; in env.kwargs only keys are counted.
 
 A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
@@ -143,7 +146,8 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
     first = {'value_loss': 'mse', 'optimizer': 'adam', 'freeze': []}  # for runs from before these keys existed
     found = {'model/': ''}  # if the model differs, the moments of the optimiser do too
     for prefix, key in keys:
-        old, new = was.get(key, first.get(key)), now.get(key, first.get(key))
+        old = was.get(key, first.get(key))
+        new = now.get(key, first.get(key))
         if plain(old) != plain(new):
             found[prefix] = (
                 f'policy.learn.{key} was {shown(repr(plain(old)), 60)} and is {shown(repr(plain(new)), 60)} now, which has '
@@ -154,7 +158,8 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
 
 def check_saved_modes(run: SavedRun, modes: Sequence[Mode]) -> None:
     """Raises: CheckpointError if the policy was saved without the state that one of the modes needs."""
-    if missing := [mode for mode in modes if mode != 'eval' and mode not in run.fields]:
+    missing = [mode for mode in modes if mode != 'eval' and mode not in run.fields]
+    if missing:
         names = ' and '.join(missing)
         left = [mode for mode in MODES if mode == 'eval' or mode in run.fields]
         raise CheckpointError(
@@ -270,7 +275,9 @@ def _n_number(space: SavedSpace) -> int:
         return sum(_n_number(each) for _, each in space.spaces)
     if isinstance(space, _MultiDiscrete):
         return sum(space.nvec)  # the number of columns of a one-hot code
-    return 1 if isinstance(space, _Discrete) else math.prod(space.shape)
+    if isinstance(space, _Discrete):
+        return 1
+    return math.prod(space.shape)
 
 
 def _at_most(n: int) -> AfterValidator:
@@ -284,7 +291,10 @@ def _at_most(n: int) -> AfterValidator:
 
 def space_problem(name: Literal['observation', 'action'], space: Space) -> str:
     """A sentence about a space that no checkpoint can hold; '' if one can."""
-    most = MAX_OBS if name == 'observation' else MAX_ACTION
+    if name == 'observation':
+        most = MAX_OBS
+    else:
+        most = MAX_ACTION
     n = sum(math.prod(leaf.shape) for _, leaf in leaf_spaces(space))
     if n > most:
         return (
@@ -361,7 +371,9 @@ class _Meta(Strict):
 def check_config_size(config: dict[str, Any]) -> None:
     """Raises: ValueError if a config is so large that explaining each unknown key of it would take minutes."""
     env = config.get('env')
-    kwargs = env.get('kwargs') if isinstance(env, dict) else None
+    kwargs = None
+    if isinstance(env, dict):
+        kwargs = env.get('kwargs')
     n_entry = 0
     for path, key, value, is_data in _entries(config, kwargs):
         n_entry += key is not None or not is_data
@@ -371,7 +383,11 @@ def check_config_size(config: dict[str, Any]) -> None:
             raise ValueError(f'should have no key of more than {MAX_KEY} characters')
         if isinstance(value, str) and len(value) > MAX_TEXT and not is_data:
             raise ValueError(f'should have no text of more than {MAX_TEXT} characters, as {shown(path)} has')
-        power = 128 if key == 'seed' else 63  # a seed may be that of a numpy SeedSequence
+        # a seed may be that of a numpy SeedSequence
+        if key == 'seed':
+            power = 128
+        else:
+            power = 63
         if isinstance(value, int) and abs(value) >= 2**power:
             raise ValueError(f'should have no integer of 2**{power} or more, as {shown(path)} is')
 
@@ -393,9 +409,16 @@ def _entries(
 ) -> Iterator[tuple[str, Any, Any, bool]]:
     """Yields (path, key, value, whether it is in `data`) for all items of nested dicts and lists; in a list, key is None."""
     is_data = is_data or value is data
-    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        items = value.items()
+    else:
+        items = ((None, item) for item in value)
     for key, item in items:
-        where = path if key is None else join_path(path, str(key))
+        if key is None:
+            where = path
+        else:
+            where = join_path(path, str(key))
         yield where, key, item, is_data
         if isinstance(item, dict | list):
             yield from _entries(item, data, is_data, where)

@@ -36,7 +36,10 @@ class Console:
     """Shows the progress of a run, at most every `freq` seconds and at the end. Args: draw: shows a text; may raise OSError."""
 
     def __init__(self, freq: float, draw: Callable[[str], object]) -> None:
-        self._freq, self._draw, self._next, self._pending = freq, draw, -math.inf, ''
+        self._freq = freq
+        self._draw = draw
+        self._next = -math.inf
+        self._pending = ''
 
     def show(self, env_step: int, text: str) -> None:
         """Takes the newest text, and draws it if the last one was drawn `freq` seconds ago."""
@@ -50,7 +53,8 @@ class Console:
         self._draw_pending()
 
     def _draw_pending(self) -> None:
-        pending, self._pending = self._pending, ''
+        pending = self._pending
+        self._pending = ''
         if pending:
             self._draw(pending)
 
@@ -90,7 +94,8 @@ class LiveConsole(Console):
         width = self._progress.console.width
         room = width - len(f'{self._progress.tasks[0].description} ') - (18 if width >= 120 else 0)  # 18: the bar
         for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  \S+ left'):  # left out on a narrow terminal
-            text = re.sub(part, '', text) if len(text) > room else text
+            if len(text) > room:
+                text = re.sub(part, '', text)
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
 
@@ -113,7 +118,9 @@ def notebook_console(exp_name: str, freq: float) -> Console:
 def in_notebook() -> bool:
     """Whether this process is a kernel of Jupyter, VS Code, Colab, ...: a cell's output can be replaced there."""
     ipython = sys.modules.get('IPython')  # a kernel has imported it
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = None
+    if ipython is not None:
+        shell = ipython.get_ipython()
     return getattr(shell, 'kernel', None) is not None
 
 
@@ -124,10 +131,15 @@ def make_console(
     if kind in ('auto', 'live') and in_notebook():
         return notebook_console(exp_name, freq or 0.5)
     if kind == 'auto':
-        kind = 'live' if standard('stderr').isatty() else 'plain'
+        if standard('stderr').isatty():
+            kind = 'live'
+        else:
+            kind = 'plain'
     if kind == 'live':
         return LiveConsole(exp_name, max_env_step, freq or 0.5)
-    return plain_console(exp_name, freq or 5.0) if kind == 'plain' else None
+    if kind == 'plain':
+        return plain_console(exp_name, freq or 5.0)
+    return None
 
 
 logger = logging.getLogger(__name__)
@@ -221,8 +233,13 @@ class Logger:
         """
         if self._console is None:
             return
-        seconds = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else None
-        left = '-' if seconds is None else str(timedelta(seconds=round(max(seconds, 0.0))))
+        seconds = None
+        if env_step_per_s > 0:
+            seconds = (self._max_env_step - env_step) / env_step_per_s
+        if seconds is None:
+            left = '-'
+        else:
+            left = str(timedelta(seconds=round(max(seconds, 0.0))))
         parts = [
             f'{min(env_step / self._max_env_step, 1.0):4.0%}',
             f'{left} left',
@@ -243,7 +260,9 @@ class Logger:
         """
         if self._console is not None:
             self._try('console', self._console.close)
-        sinks, self._sinks, self._console = self._sinks, [], None
+        sinks = self._sinks
+        self._sinks = []
+        self._console = None
         for sink in sinks:
             with suppress(AttributeError):
                 sink.has_failed = has_failed
@@ -264,8 +283,12 @@ class Logger:
             done = self._try(sink.label, lambda: getattr(sink, method)(*args))
             goes_on = done or sink.goes_on
         else:
-            name = str(sink.name) if isinstance(sink, Sink) and hasattr(sink, 'name') else function_name(type(sink))
-            done, goes_on = False, True
+            if isinstance(sink, Sink) and hasattr(sink, 'name'):
+                name = str(sink.name)
+            else:
+                name = function_name(type(sink))
+            done = False
+            goes_on = True
             try:
                 done = self._try(f'sink {name}', lambda: getattr(sink, method)(*args))
             except Exception as error:  # code of a tracker or of the user
@@ -294,7 +317,10 @@ def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]
     kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, value in metrics.items():
         if not isinstance(value, Tensor):
-            values[name] = int(value) if isinstance(value, int) else float(value)
+            if isinstance(value, int):
+                values[name] = int(value)
+            else:
+                values[name] = float(value)
         elif value.dim():
             raise ValueError(f'metric {name} has shape {list(value.shape)}; pass a 0-dim tensor, e.g. its mean')
         else:
@@ -312,7 +338,9 @@ def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]
 def _number(value: float | None) -> str:
     if value is None:
         return '-'
-    return f'{value:.4g}' if abs(value) < 1000 else f'{value:,.0f}'
+    if abs(value) < 1000:
+        return f'{value:.4g}'
+    return f'{value:,.0f}'
 
 
 class Report(Observer):
@@ -330,8 +358,11 @@ class Report(Observer):
         agreement: Agreement,
         env_values: Callable[[], Mapping[str, float]],
     ) -> None:
-        self._logger, self._job, self._diagnostics = logger, job, diagnostics
-        self._agreement, self._env_values = agreement, env_values
+        self._logger = logger
+        self._job = job
+        self._diagnostics = diagnostics
+        self._agreement = agreement
+        self._env_values = env_values
         self._start_step = self._write_step = job.env_step
         self._last = job.clocks(), job.collector.collect_iter  # when the last line was written
         self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
@@ -350,7 +381,8 @@ class Report(Observer):
         env_step = job.env_step
         if env_step - self._write_step >= job.cfg.logger.freq:
             self._write_line(env_step)
-            self._write_step, self._metrics = env_step, {}
+            self._write_step = env_step
+            self._metrics = {}
 
     def _write_line(self, env_step: int) -> None:
         """Writes a line of training metrics, and shows it to the diagnostics with the mean reward that is learned from."""
@@ -367,12 +399,17 @@ class Report(Observer):
 
     def show_progress(self, *_: object) -> None:
         """Updates the line on the console: the mean return of training episodes, the last evaluation and the best one."""
-        known, returns = self._job.progress, self._job.collector.episodes.returns
-        train = sum(returns) / len(returns) if returns else None
+        known = self._job.progress
+        returns = self._job.collector.episodes.returns
+        train = None
+        if returns:
+            train = sum(returns) / len(returns)
         self._logger.progress(self._job.env_step, train, known.last_return, known.best_return, self.env_step_per_s)
 
     def _row(self) -> dict[str, Any]:
-        job, collector, episodes = self._job, self._job.collector, self._job.collector.episodes
+        episodes = self._job.collector.episodes
+        collector = self._job.collector
+        job = self._job
         returns, lengths, infos = self._agreement.episodes()
         row = {
             **{f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()},
@@ -390,7 +427,8 @@ class Report(Observer):
         own = infos.metrics() | self._agreement.metrics(reward_metrics(collector.block.steps))
         row |= {f'collect/{name}': value for name, value in own.items()}
         row |= collector.metrics()  # of runners, where there are any
-        now, (before, n_before) = job.clocks(), self._last
+        now = job.clocks()
+        before, n_before = self._last
         total = max(sum(now.seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s
         row |= {f'time/share_{name}': value / total for name, value in now.seconds.items()}
@@ -409,16 +447,23 @@ class Report(Observer):
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:
     """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
-    reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+    if steps.raw_reward is None:
+        reward = steps.reward
+    else:
+        reward = steps.raw_reward
     if reward.device.type != 'cpu':  # on a device, where no shape may depend on the data
-        (least, greatest), wide = reward.aminmax(), reward.double()
+        least, greatest = reward.aminmax()
+        wide = reward.double()
         return {
             'reward_mean': wide.mean(),
             'reward_std': wide.std(correction=0),
             'reward_min': least,
             'reward_max': greatest,
         }
-    x = reward.numpy().ravel() if steps.is_reset is None else reward.numpy()[~steps.is_reset.numpy()]
+    if steps.is_reset is None:
+        x = reward.numpy().ravel()
+    else:
+        x = reward.numpy()[~steps.is_reset.numpy()]
     if not x.size:
         return {}
     mean = float(x.sum(dtype=np.float64)) / x.size

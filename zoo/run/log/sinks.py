@@ -146,7 +146,8 @@ class CsvSink(LineSink):
     label = 'progress.csv'
 
     def open(self, cfg: JobConfig, run_dir: Path) -> None:
-        self.path, self._source = run_dir / 'progress.csv', run_dir / 'metrics.jsonl'
+        self.path = run_dir / 'progress.csv'
+        self._source = run_dir / 'metrics.jsonl'
         for file in run_dir.glob('progress.csv.*.tmp'):  # of a process that was killed while it wrote
             file.unlink()
         self._make()
@@ -227,12 +228,18 @@ class TableSink(Sink):
     """A table on stderr of the metrics of each line, by groups; `logger.console: table` shows it instead of the live line."""
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
-        rows, group = [('env_step', f'{env_step:,}')], ''
+        rows = [('env_step', f'{env_step:,}')]
+        group = ''
         for path in sorted(metrics, key=lambda path: path.rpartition('/')[::2]):
             head, _, name = path.rpartition('/')
-            rows += [(visible(f'{head}/'), '')] if head != group else []
-            group, value = head, metrics[path]
-            number = f'{value:.4g}' if abs(value) < 9999.5 else f'{value:,.0f}'
+            if head != group:
+                rows += [(visible(f'{head}/'), '')]
+            group = head
+            value = metrics[path]
+            if abs(value) < 9999.5:
+                number = f'{value:.4g}'
+            else:
+                number = f'{value:,.0f}'
             rows.append((visible(f'  {name}' if head else name), number))
         left, right = (max(map(len, column)) for column in zip(*rows, strict=True))
         rule = '-' * (left + right + 7)
@@ -246,7 +253,8 @@ def _cut_log(path: Path, env_step: int) -> float:
     """Removes all lines after env_step, and a truncated one; returns wall_s of the last line that is kept."""
     if not path.exists():
         return 0.0
-    wall_s, end = 0.0, 0
+    wall_s = 0.0
+    end = 0
     with open(path, 'r+b', opener=open_without_link) as file:
         for line in iter(partial(file.readline, MAX_LINE), b''):  # a longer line is cut, and so ends the log
             try:
@@ -276,8 +284,10 @@ class TensorBoardSink(FileSink):
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
-        self._event, self._summary = Event, Summary
-        self._folder, self._suffix = run_dir / 'tb', f'.{self.env_step}.{os.getpid()}'
+        self._event = Event
+        self._summary = Summary
+        self._folder = run_dir / 'tb'
+        self._suffix = f'.{self.env_step}.{os.getpid()}'
         self._open()
         if self.env_step:  # TensorBoard then hides later steps of earlier files
             self._add(self.env_step + 1, session_log=SessionLog(status=SessionLog.START))

@@ -99,7 +99,8 @@ class WandbSink(Tracker):
     name = 'wandb'
 
     def __init__(self, cfg: WandbConfig) -> None:
-        self._cfg, self._wandb = cfg, library('wandb', 'init', 'wandb')
+        self._cfg = cfg
+        self._wandb = library('wandb', 'init', 'wandb')
 
     def open(self, cfg: JobConfig, run_dir: Path) -> None:
         super().open(cfg, run_dir)
@@ -124,7 +125,8 @@ class WandbSink(Tracker):
             self._run.finish(exit_code=int(self.has_failed))
 
     def _begin(self, cfg: JobConfig, run_dir: Path) -> Any:
-        given, known = self._cfg, self.remembered_id()
+        given = self._cfg
+        known = self.remembered_id()
         names = ('entity', 'group', 'job_type', 'notes', 'mode')
         run_id = known or secrets.token_hex(6)
         run = self._wandb.init(
@@ -141,10 +143,13 @@ class WandbSink(Tracker):
         return run
 
 
-RETRY_S, CLOSE_S = 30.0, 60.0
+RETRY_S = 30.0
+CLOSE_S = 60.0
 """Seconds from a failure to the next try; seconds that the end of a run waits for what is not written yet."""
 MAX_WAITING = 10_000  # lines that are kept for a server that does not answer
-N_PARAM, N_TEXT = 100, 6_000  # parameters of one request, characters of one: limits of MLflow's API
+# parameters of one request, characters of one: limits of MLflow's API
+N_PARAM = 100
+N_TEXT = 6_000
 
 REACHED = 'http', 'https', 'databricks', 'sqlite', 'mysql', 'postgresql', 'mssql'  # schemes of databases and servers
 
@@ -181,7 +186,9 @@ class MlflowSink(Tracker):
         self._lines: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._waiting: list[list[Any]] = []  # lines of the log, each as MLflow's metrics
         self._client: Any = None
-        self._run_id, self._has_warned, self._retry_at = '', False, 0.0
+        self._run_id = ''
+        self._has_warned = False
+        self._retry_at = 0.0
 
     def _refuse_for_good(self) -> None:
         """Raises: ConfigError if MLflow takes no such place at all, as newer versions refuse folders: it would never be written."""
@@ -201,7 +208,8 @@ class MlflowSink(Tracker):
 
     def open(self, cfg: JobConfig, run_dir: Path) -> None:
         super().open(cfg, run_dir)
-        self._run_cfg, self._run_dir = cfg, run_dir
+        self._run_cfg = cfg
+        self._run_dir = run_dir
         self._thread = threading.Thread(target=self._work, name='zoo-mlflow', daemon=True)
         self._thread.start()
 
@@ -232,12 +240,16 @@ class MlflowSink(Tracker):
             if not self._has_warned:
                 what = without_passwords(' '.join(str(error).split()))[:2_000]
                 logger.warning('MLflow cannot be written (%s: %s); training continues', type(error).__name__, what)
-            self._has_warned, self._retry_at = True, time.monotonic() + RETRY_S
+            self._has_warned = True
+            self._retry_at = time.monotonic() + RETRY_S
 
     def _begin(self) -> None:
         client = self._client_class(tracking_uri=self._uri())
         known = self.remembered_id()
-        self._run_id = self._continued(client, known) if known else ''
+        if known:
+            self._run_id = self._continued(client, known)
+        else:
+            self._run_id = ''
         if not self._run_id:
             self._run_id = self._new_run(client)
             self.remember_id(self._run_id)
@@ -259,7 +271,10 @@ class MlflowSink(Tracker):
     def _new_run(self, client: Any) -> str:
         name = self._cfg.experiment or self._run_cfg.exp_name
         found = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if found is None else found.experiment_id
+        if found is None:
+            experiment = client.create_experiment(name)
+        else:
+            experiment = found.experiment_id
         run = client.create_run(experiment, run_name=self._cfg.name or self._run_dir.name, tags=dict(self._cfg.tags))
         values = leaf_items(storable(self._run_cfg, hides=True))
         params = [self._entities.Param(_name(key), str(value)[:N_TEXT]) for key, value in values]

@@ -161,7 +161,8 @@ class RunView(Protocol):
 
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
-        collector, timer = self.collector, self.timer
+        collector = self.collector
+        timer = self.timer
         n_step = collector.collect_iter * collector.mode.n_step * len(self.parts.envs)
         calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self.train_iter}
         return Clocks(time.perf_counter(), self.env_step, {**collector.time, **timer.seconds}, calls)
@@ -248,17 +249,22 @@ class Observer(Callback):
 
     def handler(self, event: str) -> Callable[..., None] | None:
         """The method to call at an event; None if this observer does not handle it."""
-        return None if getattr(type(self), event) is getattr(Observer, event) else getattr(self, event)
+        if getattr(type(self), event) is getattr(Observer, event):
+            return None
+        return getattr(self, event)
 
 
 class EventCall(Observer):
     """Calls a function at some events, with the run and the other arguments of the event."""
 
     def __init__(self, function: Callable[..., None], *events: str) -> None:
-        self._function, self._events = function, events
+        self._function = function
+        self._events = events
 
     def handler(self, event: str) -> Callable[..., None] | None:
-        return self._function if event in self._events else None
+        if event in self._events:
+            return self._function
+        return None
 
 
 EVENTS = [name for name in dir(Observer) if name.startswith(('on_', 'before_', 'after_'))]

@@ -48,14 +48,21 @@ class Callbacks(Observer):
     """
 
     def __init__(self, specs: Sequence[Any]) -> None:
-        if problems := list(callback_problems(specs)):
+        problems = list(callback_problems(specs))
+        if problems:
             raise ConfigError(problems)
         self.has_failed = False
         self._methods: dict[str, list[tuple[str, Any]]] = {event: [] for event in EVENTS}
         for spec in specs:
-            found = _load(spec, 'callbacks') if isinstance(spec, str) else spec
+            if isinstance(spec, str):
+                found = _load(spec, 'callbacks')
+            else:
+                found = spec
             name = _name_of(found)
-            item = self._guarded(f'{name} raised when it was made', found) if isinstance(found, type) else found
+            if isinstance(found, type):
+                item = self._guarded(f'{name} raised when it was made', found)
+            else:
+                item = found
             for event, method in _methods_of(item).items():
                 self._methods[event].append((name, method))
 
@@ -67,14 +74,19 @@ class Callbacks(Observer):
         """Calls all that have the event. Raises: CallbackError, which names the first that raised an error."""
         for name, answer in self._answers(event, *args):
             if answer is not None:
-                what = 'call job.stop() to end the run' if answer is True else 'change its argument in place'
+                if answer is True:
+                    what = 'call job.stop() to end the run'
+                else:
+                    what = 'change its argument in place'
                 self._fail(f'{name} returned {shown(answer)} from {event}, whose answer nothing reads; {what}')
 
     def handler(self, event: str) -> Callable[..., None] | None:
         """As `Observer.handler`; None for an event that no callback has."""
         if not self._methods.get(event):
             return None
-        return self.on_update if event == 'on_update' else partial(self.call, event)
+        if event == 'on_update':
+            return self.on_update
+        return partial(self.call, event)
 
     def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
         """Adds the metrics that callbacks return, or write into them."""
@@ -92,7 +104,10 @@ class Callbacks(Observer):
                     )
         metrics.clear()
         for key, x in found.items():
-            metrics[key] = x.detach() if isinstance(x, Tensor) else torch.tensor(float(x))
+            if isinstance(x, Tensor):
+                metrics[key] = x.detach()
+            else:
+                metrics[key] = torch.tensor(float(x))
 
     def _answers(self, event: str, *args: object) -> Iterator[tuple[str, Any]]:
         for name, method in self._methods[event]:
@@ -118,7 +133,9 @@ class GradientEvents(Observer):
     """Shows callbacks with on_gradient the gradients of a run. Raises: UserError if no step of the first updates shows any."""
 
     def __init__(self, callbacks: Callbacks) -> None:
-        self._callbacks, self._has_seen, self._n_before = callbacks, False, 0
+        self._callbacks = callbacks
+        self._has_seen = False
+        self._n_before = 0
         self._job: RunView | None = None
 
     def showing(self, learn: Learn) -> Learn:
@@ -131,7 +148,8 @@ class GradientEvents(Observer):
         return forward
 
     def before_update(self, job: RunView, env_step: int) -> None:
-        self._job, self._n_before = job, job.train_iter
+        self._job = job
+        self._n_before = job.train_iter
 
     def after_update(self, job: RunView) -> None:
         """Checks that gradients were shown if there were steps."""
@@ -173,7 +191,8 @@ def _load(name: str, path: str) -> Any:
 
 def _check(item: object) -> None:
     """Raises: ConfigError unless it is a class, an object or a function whose events are known and take their arguments."""
-    name, is_class = _name_of(item), isinstance(item, type)
+    name = _name_of(item)
+    is_class = isinstance(item, type)
     if inspect.isfunction(item) and item.__name__ not in EVENTS:
         raise ConfigError(
             f'callback {name} is a function, which is called at the event of its name: {_unknown(item.__name__)}'
@@ -201,7 +220,10 @@ def _methods_of(item: object) -> dict[str, Any]:
     """The methods for events that an object or class defines itself, by event; for a function, the function."""
     if inspect.isfunction(item):
         return {item.__name__: item}
-    owner = item if isinstance(item, type) else type(item)
+    if isinstance(item, type):
+        owner = item
+    else:
+        owner = type(item)
     inherited = [event for event in EVENTS if getattr(owner, event, None) is vars(Callback)[event]]
     return {event: getattr(item, event) for event in EVENTS if hasattr(item, event) and event not in inherited}
 

@@ -23,7 +23,9 @@ EARLY = 0.25  # share of the run
 KL_LIMIT = 1.0  # nats, the mean over an update
 OUTSIDE_LIMIT = 0.1  # share of returns outside of a histogram of them
 EPISODE_STEPS = 10_000  # env steps of each env
-SHORT, LONG = 5, 20  # lines in a row
+# lines in a row
+SHORT = 5
+LONG = 20
 LEARNED_REWARD = 'reward_mean that is learned from'
 """Mean reward of a step as the policy gets it, where the env gives it another one than it logs (e.g. its sign)."""
 
@@ -68,7 +70,9 @@ class Diagnostics:
         new = [name for name, n in RULES.items() if self._counts.get(name, 0) >= n and name not in self._said]
         self._said.update(new)
         for name in new:
-            title = f'policy {self._learner}: ' if self._learner else ''
+            title = ''
+            if self._learner:
+                title = f'policy {self._learner}: '
             logger.warning('%s%s', title, texts[name])
         return [texts[name] for name in new]
 
@@ -84,7 +88,8 @@ def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:
     """The facts of a run. Args: cfg: its resolved config."""
     learn = cfg.policy.learn
     scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
-    objective, model = getattr(policy, 'objective', None), getattr(policy, '_model', None)
+    objective = getattr(policy, 'objective', None)
+    model = getattr(policy, '_model', None)
     value_loss = getattr(objective, 'value_loss', None)
     n_sample = cfg.policy.collect.get('n_sample')
     n_move = None
@@ -121,7 +126,9 @@ def max_entropy(space: Space) -> float | None:
         return math.log(space.n)
     if isinstance(space, MultiDiscrete):
         return sum(map(math.log, space.nvec))
-    return math.prod(space.shape) * math.log(2) if isinstance(space, MultiBinary) else None
+    if isinstance(space, MultiBinary):
+        return math.prod(space.shape) * math.log(2)
+    return None
 
 
 def _value_range(value_loss: object, learn: Any) -> float | None:
@@ -131,9 +138,13 @@ def _value_range(value_loss: object, learn: Any) -> float | None:
     if name == 'error_clip':
         return math.sqrt(limit)
     if name != 'clip' or limit is not None:
-        return limit if name == 'clip' else None
+        if name == 'clip':
+            return limit
+        return None
     clip_ratio = learn.get('clip_ratio')
-    return clip_ratio if isinstance(clip_ratio, float | int) else getattr(clip_ratio, 'start', None)
+    if isinstance(clip_ratio, float | int):
+        return clip_ratio
+    return getattr(clip_ratio, 'start', None)
 
 
 def _number(line: Mapping[str, float], name: str) -> float:
@@ -183,7 +194,9 @@ def _policy_signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> 
             'the samples, drawn by the one before, say little about it. Lower policy.learn.learning_rate, take fewer passes '
             'over a rollout, or set policy.learn.target_kl=0.02',
         )
-    entropy, most, length = _number(line, 'learn/entropy'), facts.max_entropy, facts.max_env_step
+    entropy = _number(line, 'learn/entropy')
+    most = facts.max_entropy
+    length = facts.max_env_step
     if most and entropy <= ENTROPY_SHARE * most and env_step <= EARLY * length:
         yield (
             'entropy_near_zero',

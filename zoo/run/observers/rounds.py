@@ -45,7 +45,8 @@ class EnvSchedules(Observer):
     """
 
     def __init__(self, cfg: JobConfig, parts: Parts) -> None:
-        self._cfg, self._groups = cfg, parts.envs
+        self._cfg = cfg
+        self._groups = parts.envs
         self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
         self._evaluation = [
             (name, EnvSettings(section), parts.evaluators[name].env) for name, section in evaluation_envs(cfg).items()
@@ -80,7 +81,9 @@ def reset_every(cfg: JobConfig) -> int | None:
     """The number of rollouts between two resets of all training envs; None: they are not reset."""
     if cfg.policy.collect.get('batch_mode') != 'episode':
         return cfg.env.reset_every
-    spec = gymnasium.registry.get(cfg.env.id) if isinstance(cfg.env.id, str) else None
+    spec = None
+    if isinstance(cfg.env.id, str):
+        spec = gymnasium.registry.get(cfg.env.id)
     limit = cfg.env.max_episode_steps or (None if spec is None else spec.max_episode_steps)
     if limit is not None and limit > cfg.policy.collect.n_step:
         logger.warning(
@@ -163,8 +166,12 @@ def mean_metrics(found: Sequence[Metrics]) -> Metrics:
 def _n_sample(batch: Batch) -> int | Tensor:
     """The number of samples of weight above 0, by steps in sequences; of separate draws, those of the policy count."""
     if batch.keys() <= {'policy', 'value'}:
-        return _n_sample(batch['policy']) if 'policy' in batch else 0
+        if 'policy' in batch:
+            return _n_sample(batch['policy'])
+        return 0
     if 'weight' in batch:
         return torch.count_nonzero(batch['weight'])
     column = next((batch[name] for name in ('adv', 'return_') if name in batch), None)
-    return len(first_leaf(batch)) if column is None else column.numel()
+    if column is None:
+        return len(first_leaf(batch))
+    return column.numel()

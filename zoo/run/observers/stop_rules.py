@@ -68,8 +68,13 @@ class WallTime(OptionRule):
     config = WallTimeConfig
 
     def reason(self, job: RunView) -> str | None:
-        form = '{:,.0f} of {:,.0f} seconds' if self._cfg.s >= 10 else '{:,.2f} of {:,.2f} seconds'
-        return f'{form.format(job.wall_s, self._cfg.s)} have passed' if job.wall_s >= self._cfg.s else None
+        if self._cfg.s >= 10:
+            form = '{:,.0f} of {:,.0f} seconds'
+        else:
+            form = '{:,.2f} of {:,.2f} seconds'
+        if job.wall_s >= self._cfg.s:
+            return f'{form.format(job.wall_s, self._cfg.s)} have passed'
+        return None
 
 
 class IterationsConfig(Section):
@@ -83,7 +88,9 @@ class Iterations(OptionRule):
     config = IterationsConfig
 
     def reason(self, job: RunView) -> str | None:
-        return f'{job.n_iteration:,} rounds are done' if job.n_iteration >= self._cfg.n else None
+        if job.n_iteration >= self._cfg.n:
+            return f'{job.n_iteration:,} rounds are done'
+        return None
 
 
 class TrainIterConfig(Section):
@@ -97,7 +104,9 @@ class TrainIter(OptionRule):
     config = TrainIterConfig
 
     def reason(self, job: RunView) -> str | None:
-        return f'{job.train_iter:,} optimiser steps are done' if job.train_iter >= self._cfg.n else None
+        if job.train_iter >= self._cfg.n:
+            return f'{job.train_iter:,} optimiser steps are done'
+        return None
 
 
 class PatienceConfig(Section):
@@ -115,15 +124,22 @@ class Patience(OptionRule):
 
     def __init__(self, cfg: PatienceConfig) -> None:
         super().__init__(cfg)
-        self._best, self._n_eval, self._n_since = -math.inf, 0, 0
+        self._best = -math.inf
+        self._n_eval = 0
+        self._n_since = 0
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
         value = metrics.get(self.metric)
         if value is None:
             return
         is_best = value > self._best + self._cfg.min_delta
-        self._n_eval, self._n_since = self._n_eval + 1, 0 if is_best else self._n_since + 1
-        self._best = value if is_best else self._best
+        self._n_eval += 1
+        if is_best:
+            self._n_since = 0
+        else:
+            self._n_since += 1
+        if is_best:
+            self._best = value
 
     def reason(self, job: RunView) -> str | None:
         if self._n_since < self._cfg.n or self._n_eval < self._cfg.min_eval:
@@ -131,12 +147,18 @@ class Patience(OptionRule):
         return f'{self._n_since} evaluations in a row had no {self.metric} above {self._best:.6g}'
 
     def state_dict(self) -> dict[str, Any]:
-        best = self._best if math.isfinite(self._best) else None
+        best = None
+        if math.isfinite(self._best):
+            best = self._best
         return {'best': best, 'n_eval': self._n_eval, 'n_since': self._n_since}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._best = -math.inf if state['best'] is None else float(state['best'])
-        self._n_eval, self._n_since = int(state['n_eval']), int(state['n_since'])
+        if state['best'] is None:
+            self._best = -math.inf
+        else:
+            self._best = float(state['best'])
+        self._n_eval = int(state['n_eval'])
+        self._n_since = int(state['n_since'])
 
 
 class BoundConfig(Section):
@@ -168,7 +190,8 @@ class Bound(OptionRule):
         if self.metric in metrics:
             self._value = metrics[self.metric]
         elif self._value is None:  # warns once after lines of both kinds: the metric may be misspelt
-            had, both = self._others, {'eval/return_mean', 'learn/train_iter'}
+            had = self._others
+            both = {'eval/return_mean', 'learn/train_iter'}
             is_first = not both <= had
             had.update(metrics)
             if is_first and both <= had:
@@ -176,7 +199,10 @@ class Bound(OptionRule):
                 logger.warning('stop: no line of the log has had the metric %r so far: %s', self.metric, guess)
 
     def reason(self, job: RunView) -> str | None:
-        name, value, above, below = self.metric, self._value, self._cfg.above, self._cfg.below
+        name = self.metric
+        value = self._value
+        above = self._cfg.above
+        below = self._cfg.below
         if value is not None and above is not None and value > above:
             return f'{name} is {value:.6g}, above {above:g}'
         if value is not None and below is not None and value < below:
@@ -187,7 +213,10 @@ class Bound(OptionRule):
         return {'value': self._value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._value = None if state['value'] is None else float(state['value'])
+        if state['value'] is None:
+            self._value = None
+        else:
+            self._value = float(state['value'])
 
 
 class StopRuleError(RunError):
@@ -209,7 +238,9 @@ class FunctionRule(StopRule):
                 f'stop names the function {name!r}, which takes ({", ".join(taken)}) but is called with job, metrics or '
                 'both; write `def my_rule(metrics):` or `def my_rule(job):`.'
             )
-        self._function, self._name, self._taken = function, name, taken
+        self._function = function
+        self._name = name
+        self._taken = taken
         self._answer: str | None = None
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
@@ -217,10 +248,14 @@ class FunctionRule(StopRule):
             self._answer = self._ask(job, metrics)
 
     def reason(self, job: RunView) -> str | None:
-        return self._answer if 'metrics' in self._taken else self._ask(job, {})
+        if 'metrics' in self._taken:
+            return self._answer
+        return self._ask(job, {})
 
     def state_dict(self) -> dict[str, Any]:
-        return {'answer': self._answer} if 'metrics' in self._taken else {}
+        if 'metrics' in self._taken:
+            return {'answer': self._answer}
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         answer = state.get('answer')  # older states have none
@@ -235,7 +270,9 @@ class FunctionRule(StopRule):
             raise TypeError(f'it returned {shown(answer)}; return True or False, or a text that says why')
         if not answer:
             return None
-        return answer if isinstance(answer, str) else f'{self._name} says so'
+        if isinstance(answer, str):
+            return answer
+        return f'{self._name} says so'
 
 
 class StopRules(Observer):
@@ -249,7 +286,8 @@ class StopRules(Observer):
         self._ranks = ranks
 
     def after_round(self, job: RunView) -> None:
-        if why := self._ranks.share(self.reason(job)):
+        why = self._ranks.share(self.reason(job))
+        if why:
             job.stop(why)
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
@@ -260,7 +298,8 @@ class StopRules(Observer):
     def reason(self, job: RunView) -> str | None:
         """The reason of the first rule that ends the run now; None: it continues. Raises: StopRuleError."""
         for name, rule in self._rules:
-            if answer := _guarded(name, rule.reason, job):
+            answer = _guarded(name, rule.reason, job)
+            if answer:
                 return str(answer)
         return None
 
@@ -275,7 +314,8 @@ class StopRules(Observer):
         Raises: LookupError, TypeError, ValueError for a state that no rule of that name wrote.
         """
         left = [dict(state[key]) for key in sorted(state, key=int)]
-        n_then, n_now = Counter(item.get('rule') for item in left), Counter(name for name, _ in self._rules)
+        n_then = Counter(item.get('rule') for item in left)
+        n_now = Counter(name for name, _ in self._rules)
         for name, rule in self._rules:
             own = _own(name, rule)
             is_only = n_then[name] == n_now[name] == 1
@@ -289,13 +329,19 @@ class StopRules(Observer):
 
 def _own(name: str, rule: object) -> dict[str, str]:
     """The key of a rule in a state: its name, and its metric if it has one."""
-    metric = rule.metric if isinstance(rule, OptionRule) else ''
-    return {'rule': name, 'metric': metric} if metric else {'rule': name}
+    if isinstance(rule, OptionRule):
+        metric = rule.metric
+    else:
+        metric = ''
+    if metric:
+        return {'rule': name, 'metric': metric}
+    return {'rule': name}
 
 
 def _make(spec: object) -> tuple[str, Any]:
     section = section_of(STOP_REGISTRY, spec, 'stop')
-    name, made = section.type, component_object(STOP_REGISTRY, section, 'stop')
+    name = section.type
+    made = component_object(STOP_REGISTRY, section, 'stop')
     if callable(made) and not hasattr(made, 'reason'):
         return name, FunctionRule(made, shown_name(name))
     if not callable(getattr(made, 'reason', None)):

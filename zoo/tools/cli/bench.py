@@ -81,13 +81,18 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
     """Returns the options as words of the benchmark's own command line. Raises: UserError for an option that it lacks."""
-    kind, words = args.kind, ['--quick'] if args.quick else []
+    kind = args.kind
+    words = []
+    if args.quick:
+        words = ['--quick']
     for name in args.only or []:
         if name not in parts:
             do = did_you_mean(name, parts, f'zoo bench {kind} --list names them')
             raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
-    words += ['--only', *args.only] if args.only else []
-    words += ['-o', str(args.output)] if args.output else []
+    if args.only:
+        words += ['--only', *args.only]
+    if args.output:
+        words += ['-o', str(args.output)]
     for option in dict.fromkeys(option for options in TAKEN.values() for option in options):
         value = getattr(args, option)
         if value is None or value is False:
@@ -97,7 +102,10 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
             raise UserError(f'zoo bench {kind} does not take --{option} (of {", ".join(having)}); leave it out')
         if option in ('repeats', 'jobs', 'scale') and value <= 0:
             raise UserError(f'--{option} is {value} but must be positive; e.g. --{option} 1')
-        words += [f'--{option}'] if value is True else [f'--{option}', str(value)]
+        if value is True:
+            words += [f'--{option}']
+        else:
+            words += [f'--{option}', str(value)]
     return words
 
 
@@ -110,7 +118,9 @@ def _module(name: str) -> Any:
     folders = [str(checkout / 'benchmarks')]
     if not (checkout / 'setup.py').exists() or not (checkout / 'benchmarks' / 'report.py').exists():
         spec = importlib.util.find_spec('zoo_benchmarks')  # the package that a wheel installs next to zoo
-        folders = [*spec.submodule_search_locations] if spec and spec.submodule_search_locations else []
+        folders = []
+        if spec and spec.submodule_search_locations:
+            folders = [*spec.submodule_search_locations]
     if not folders:
         raise UserError(
             "zoo's benchmarks (the package zoo_benchmarks) are not installed; install zoo again from its checkout: pip install ."

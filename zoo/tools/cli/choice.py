@@ -58,7 +58,10 @@ def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
 
     for text in texts:
         head = re.split(r'[.=]', text, maxsplit=1)[0]
-        keys = [] if head in JobConfig.model_fields or '-' in head else [*keys_of(config), *OLD_KEYS]
+        if head in JobConfig.model_fields or '-' in head:
+            keys = []
+        else:
+            keys = [*keys_of(config), *OLD_KEYS]
         homes = {match[1] for key in keys if (match := re.match(rf'(.+\.{re.escape(head)})(?:\.|$)', key))}
         if len(homes) == 1:
             logger.info('%s is the key %s', head, *homes)
@@ -79,14 +82,16 @@ def keys_of(config: Any) -> list[str]:
 def take_override(args: argparse.Namespace) -> None:
     """Moves the first word to the overrides if it is an override and not a config."""
     if args.config is not None and '=' in args.config:
-        args.config, args.overrides = None, [args.config, *args.overrides]
+        args.overrides = [args.config, *args.overrides]
+        args.config = None
 
 
 def _sort(args: argparse.Namespace) -> None:
     """Moves each word to where it belongs: an override or env in the place of the config, and the short forms of keys."""
     take_override(args)
     if args.config is not None and args.env is None and ':' in args.config and not Path(args.config).is_file():
-        args.config, args.env = None, args.config
+        args.env = args.config
+        args.config = None
     named = dict(text.partition('=')[::2] for text in args.overrides)
     if args.config is None and args.env is None and not getattr(args, 'resume', None) and 'env.id' in named:
         args.env = named['env.id']
@@ -102,7 +107,10 @@ def _sort(args: argparse.Namespace) -> None:
 
 def words_of(args: argparse.Namespace) -> list[str]:
     """Returns the words that name the same config or env again, and its imports; call it after `chosen`."""
-    words = [args.config] if args.config is not None else ['--env', args.env]
+    if args.config is not None:
+        words = [args.config]
+    else:
+        words = ['--env', args.env]
     return [*words, *(['--policy', args.policy] if args.policy is not None else []), *args.import_words]
 
 
@@ -121,7 +129,8 @@ def _take_policy(args: argparse.Namespace) -> None:
             f'zoo {args.command} got the config {args.config} and --env {args.env}; give one of them, or change the env of '
             f'the config: zoo {args.command} {args.config} env.id={args.env}'
         )
-    args.config, args.policy = None, args.config
+    args.policy = args.config
+    args.config = None
 
 
 def _refuse_other_names(word: str, command: str) -> None:

@@ -18,7 +18,8 @@ from zoo.core.processes import STOP_REQUESTS, memory_words
 from zoo.core.streams import LogFormat, open_closed_streams, paint, say
 from zoo.tools.cli.parser import parse
 
-EXIT_FAILED, EXIT_USER = 1, 2
+EXIT_FAILED = 1
+EXIT_USER = 2
 MAX_PROBLEMS = 40  # problems that are shown of one error
 RANK_0_REPORT_S = 5.0  # seconds that other ranks wait before they report an error
 
@@ -54,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(error, EXIT_USER, _hint(args, str(error)))
         if isinstance(error, RunError):
             return _report(error, EXIT_FAILED)
-        if (failure := env_failure(error)) is not None:
+        failure = env_failure(error)
+        if failure is not None:
             return _report(RunError(failure), EXIT_FAILED)
         if isinstance(error, MemoryError):
             words = f'memory ran out ({show_error(error)}) and {memory_words()}'
@@ -77,10 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _log_to_stderr(args: argparse.Namespace) -> None:
     """Sends the log to stderr, from the level that --debug, --log-level or --quiet asks for; 'info' without them."""
-    level = 'debug' if args.debug else args.log_level or ('warning' if args.quiet else 'info')
+    if args.debug:
+        level = 'debug'
+    else:
+        level = args.log_level or ('warning' if args.quiet else 'info')
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormat())
-    if rank := _other_rank():
+    rank = _other_rank()
+    if rank:
         from zoo.run.launch import filter_rank_log
 
         # before the ranks meet, only rank 0 shows what all of them log
@@ -93,7 +99,9 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
 def _names_code(args: argparse.Namespace) -> bool:
     """Whether the user may have named modules of code. With the config of a checkpoint only certain arguments can do so."""
     is_from_checkpoint = 'checkpoint' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
-    words = [getattr(args, 'config', None) or '', *args.overrides] if 'overrides' in args else []
+    words = []
+    if 'overrides' in args:
+        words = [getattr(args, 'config', None) or '', *args.overrides]
     return not is_from_checkpoint or bool(args.imports) or args.trust or any(':' in word for word in words)
 
 
@@ -103,7 +111,8 @@ def _run(args: argparse.Namespace) -> int:
     folder = current_folder()
     if _names_code(args) and folder not in sys.path:
         sys.path.append(folder)  # 'module:function' finds the user's modules, as under `python -m zoo`
-    words, args.import_words = args.imports, [word for name in args.imports for word in ('--import', name)]
+    words = args.imports
+    args.import_words = [word for name in args.imports for word in ('--import', name)]
     if words:
         from zoo.config.source import import_module_or_file
 
@@ -125,7 +134,9 @@ def _hint(args: argparse.Namespace, message: str) -> str:
 
     kinds = '|'.join(re.escape(x.kind) for x in vars(registry).values() if isinstance(x, registry.Registry))
     is_unknown = re.search(rf'^([\w.]+: )?unknown ({kinds}) ', message, re.MULTILINE)
-    return ' If it is your own, import the file that registers it: --import my_file.py' if is_unknown else ''
+    if is_unknown:
+        return ' If it is your own, import the file that registers it: --import my_file.py'
+    return ''
 
 
 def _report(error: Exception, code: int, hint: str = '') -> int:
@@ -137,7 +148,10 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
             time.sleep(RANK_0_REPORT_S)  # rank 0 reports the same, or the cause; torchrun then ends this process
     from zoo.config.section import ConfigError
 
-    sentences = error.problems if isinstance(error, ConfigError) else [str(error) or type(error).__name__]
+    if isinstance(error, ConfigError):
+        sentences = error.problems
+    else:
+        sentences = [str(error) or type(error).__name__]
     problems = ['\\n'.join(text.splitlines()) for text in sentences]  # a name of a file may have lines
     if len(problems) == 1:
         say(f'{problems[0]}{hint}', _error())
@@ -151,7 +165,9 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
 def _other_rank() -> int:
     """Returns the rank of this process if torchrun started several ranks; else 0."""
     rank = os.environ.get('RANK', '')
-    return int(rank) if rank.isdecimal() and os.environ.get('WORLD_SIZE', '1') != '1' else 0
+    if rank.isdecimal() and os.environ.get('WORLD_SIZE', '1') != '1':
+        return int(rank)
+    return 0
 
 
 def _error() -> str:

@@ -26,7 +26,9 @@ from zoo.tools.cli.output import argument
 
 KEPT = 'completions.json'
 SUFFIXES = '.yaml', '.yml'
-MAX_KEYS, MAX_KEPT = 1_000, 50  # most keys of a file that are offered; most files whose keys are kept
+# most keys of a file that are offered; most files whose keys are kept
+MAX_KEYS = 1_000
+MAX_KEPT = 50
 SHELLS = {
     'bash': 'add to ~/.bashrc: eval "$(zoo completion bash)"',
     'zsh': 'add to ~/.zshrc: eval "$(zoo completion zsh)"',
@@ -93,7 +95,9 @@ def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
     """Returns the keys of the config, once the words before name a config, an env or a run."""
     if not any(getattr(parsed_args, name, None) for name in ('config', 'env', 'resume')):
         return []
-    word = parsed_args.config if parsed_args.config and '=' not in parsed_args.config else ''
+    word = ''
+    if parsed_args.config and '=' not in parsed_args.config:
+        word = parsed_args.config
     is_config = word.endswith(SUFFIXES) or re.fullmatch(r'[\w-]+', word) is not None
     return [f'{key}=' for key in _kept(word if is_config else 'CartPole-v1', partial(_keys, word))]
 
@@ -128,9 +132,15 @@ def _called(module: str, name: str) -> list[str]:
 
 def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
     """Returns words from the user's cache, until one of their source files changes: finding them imports torch or gymnasium."""
-    zoo, file = Path(__file__).parents[2], Path(name).resolve()
-    key = str(file) if file.is_file() else name
-    configs, installed = zoo.parent / 'dizoo_configs', Path(sysconfig.get_path('purelib'))  # packages register envs
+    zoo = Path(__file__).parents[2]
+    file = Path(name).resolve()
+    if file.is_file():
+        key = str(file)
+    else:
+        key = name
+    # packages register envs
+    configs = zoo.parent / 'dizoo_configs'
+    installed = Path(sysconfig.get_path('purelib'))
     sources = [*zoo.rglob('*.py'), configs, configs / f'{Path(name).name}_config.py', installed, Path(key)]
     stamp = [str(zoo), max(path.stat().st_mtime_ns for path in sources if path.exists())]
     kept: dict[str, Any] = {}

@@ -39,7 +39,9 @@ _OVERRIDES = argument(
 )
 
 
-LEAST_S, MOST_EPISODES = 4.0, 20  # of a video for which no number of episodes is given
+# of a video for which no number of episodes is given
+LEAST_S = 4.0
+MOST_EPISODES = 20
 
 
 def _episodes(n_episode: int | None, words: str) -> tuple[Argument, ...]:
@@ -128,7 +130,10 @@ def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: 
 
 def _check_episodes(args: argparse.Namespace) -> None:
     """Checks the ranges of --episodes, --seed and --max-step. Raises: UserError."""
-    n_episode = 1 if args.episodes is None else args.episodes
+    if args.episodes is None:
+        n_episode = 1
+    else:
+        n_episode = args.episodes
     if n_episode < 1 or args.seed < 0:
         raise UserError(
             f'--episodes is {n_episode} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
@@ -151,7 +156,9 @@ def checkpoint_path(args: argparse.Namespace) -> Path:
             f'{path} has no best checkpoint: no evaluation came before its end, or checkpoint.keep_best was off; '
             'leave --best out for the newest one'
         )
-    return path / BEST if path.is_dir() else path
+    if path.is_dir():
+        return path / BEST
+    return path
 
 
 def _summary(evaluation: Evaluation) -> dict[str, Any]:
@@ -166,7 +173,9 @@ def _summary(evaluation: Evaluation) -> dict[str, Any]:
 
 def _text(evaluation: Evaluation, env_step: int) -> str:
     """Returns the result as readable text: the returns, then the env's own numbers."""
-    cut = f', {evaluation.n_cut} of them cut off' if evaluation.n_cut else ''
+    cut = ''
+    if evaluation.n_cut:
+        cut = f', {evaluation.n_cut} of them cut off'
     lines = [
         f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} (min {evaluation.return_min:.2f}, '
         f'max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
@@ -232,7 +241,10 @@ def run_video(args: argparse.Namespace) -> int:
 
     policy, env, env_step = load_player(args)
     options = {'fps': args.fps, 'overlay': args.overlay, 'deterministic': args.deterministic, 'max_step': args.max_step}
-    n_episode = 1 if args.episodes is None else args.episodes
+    if args.episodes is None:
+        n_episode = 1
+    else:
+        n_episode = args.episodes
     with _stopping() as received, watch_calls_of(args, env.step_timeout):
         options['stop'] = lambda: bool(received)
         recording = record_video(policy, env, args.output, n_episode, args.seed, **options)
@@ -263,7 +275,8 @@ def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
     from zoo.run.checkpoint.file import load_checkpoint
     from zoo.run.policy_file import env_config_of, load_policy
 
-    checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
+    checkpoint = load_checkpoint(checkpoint_path(args))
+    trust = args.trust or args.imports
     # before the policy: nothing is built without consent to the code that the checkpoint names
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
     return load_policy(checkpoint, trust=trust), env, checkpoint.meta['env_step']
@@ -277,7 +290,9 @@ def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
 
 def _episode_line(row: dict[str, Any]) -> str:
     """Returns a readable line about one episode. Args: row: of `Evaluation.rows`."""
-    cut = ', cut off' if row['cut'] else ''
+    cut = ''
+    if row['cut']:
+        cut = ', cut off'
     return f'episode {row["episode"] + 1}: return {row["return"]:.2f}, length {row["length"]}{cut}'
 
 

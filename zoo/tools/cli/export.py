@@ -47,7 +47,8 @@ def run_export(args: argparse.Namespace) -> None:
 
     checkpoint = load_checkpoint(checkpoint_path(args))
     policy = load_policy(checkpoint, 'cpu', args.trust or args.imports)
-    env_step, card_path = checkpoint.meta['env_step'], path.with_name(f'{path.name}.md')
+    env_step = checkpoint.meta['env_step']
+    card_path = path.with_name(f'{path.name}.md')
     with exporting(policy, path, args.format, value=args.value, env_step=env_step) as exported:
         with whole_file(card_path) as file:
             file.write(card(checkpoint, exported, licence=args.licence).encode())

@@ -111,8 +111,12 @@ def _configs() -> Iterable[tuple[str, ...]]:
 
     for name in sorted(bundled_configs()):
         config = load_config(name)[0]
-        env, step = config['env'], config.get('max_env_step', 100_000)
-        env_id = env['id'] if 'game' not in env else f'{env["id"]}/{env["game"]}'
+        env = config['env']
+        step = config.get('max_env_step', 100_000)
+        if 'game' not in env:
+            env_id = env['id']
+        else:
+            env_id = f'{env["id"]}/{env["game"]}'
         yield name, env_id, config['policy'].get('type', 'ppo'), f'{step:,} env steps'
 
 
@@ -123,9 +127,14 @@ def _envs() -> Iterable[tuple[str, ...]]:
     from zoo.env.make import extra_of
 
     for env_id in offered_ids():
-        extra = '' if env_id in ENV_REGISTRY else extra_of(env_id)
-        needed = f'extra {extra}' if extra else ''
-        yield env_id, _summary(ENV_REGISTRY.get(env_id)) if env_id in ENV_REGISTRY else needed
+        if env_id in ENV_REGISTRY:
+            yield env_id, _summary(ENV_REGISTRY.get(env_id))
+            continue
+        extra = extra_of(env_id)
+        needed = ''
+        if extra:
+            needed = f'extra {extra}'
+        yield env_id, needed
 
 
 def _list_components(args: argparse.Namespace) -> None:
@@ -148,7 +157,9 @@ def _shown_options(section: type[BaseModel]) -> str:
     fields = {name: field for name, field in section.model_fields.items() if name != 'type'}
     defaults = {name: 'null' if field.default is None else field.default for name, field in fields.items()}
     words = [name if field.is_required() else f'{name}={defaults[name]}' for name, field in fields.items()]
-    return f' [{", ".join(words)}]' if words else ''
+    if words:
+        return f' [{", ".join(words)}]'
+    return ''
 
 
 def _summary(named: object) -> str:
@@ -158,7 +169,9 @@ def _summary(named: object) -> str:
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]
 
 
-WIDEST_VALUE, LEAST_MEANING = 50, 30  # characters of a column: values are at most, meanings at least so wide
+# characters of a column: values are at most, meanings at least so wide
+WIDEST_VALUE = 50
+LEAST_MEANING = 30
 
 
 def key_lines(rows: Sequence[tuple[str, str, str]], width: int | None) -> list[str]:
@@ -172,7 +185,9 @@ def key_lines(rows: Sequence[tuple[str, str, str]], width: int | None) -> list[s
     if width is None:
         return [f'{value:<{value_width}}  {origin:<{origin_width}}  {meaning}' for value, origin, meaning in rows]
     if width - start < LEAST_MEANING:
-        start, value_width = 4, width  # the meaning is below its key
+        # the meaning is below its key
+        start = 4
+        value_width = width
     texts = []
     for value, origin, meaning in rows:
         lines = textwrap.wrap(value, width, subsequent_indent='    ')
@@ -180,7 +195,10 @@ def key_lines(rows: Sequence[tuple[str, str, str]], width: int | None) -> list[s
             head = f'{value:<{value_width}}  {origin:<{origin_width}}  '
             lines = textwrap.wrap(meaning, width, initial_indent=head, subsequent_indent=' ' * start)
         else:
-            words = f'{origin}  {meaning}' if start == 4 else f'{origin:<{origin_width}}  {meaning}'
+            if start == 4:
+                words = f'{origin}  {meaning}'
+            else:
+                words = f'{origin:<{origin_width}}  {meaning}'
             indent = ' ' * (start if start == 4 else value_width + 2)
             lines += textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=' ' * start)
         texts.append('\n'.join(lines))
@@ -221,7 +239,9 @@ def run_config(args: argparse.Namespace) -> None:
         for row in rows
     }
     values = {row.key: f'{row.key} = {row.value!r}' for row in rows}
-    width = shutil.get_terminal_size().columns if standard('stdout').isatty() else None
+    width = None
+    if standard('stdout').isatty():
+        width = shutil.get_terminal_size().columns
     texts = key_lines([(values[row.key], row.origin, f'{row.description} ({row.wanted})') for row in rows], width)
     of_key = dict(zip(values, texts, strict=True))
     sections = itertools.groupby(rows, lambda row: row.key.split('.')[: min(2, row.key.count('.'))])
@@ -241,4 +261,6 @@ def run_check_env(args: argparse.Namespace) -> int:
     with watch_calls_of(args, cfg.step_timeout):
         report = inspect_env(cfg, n_step=args.steps)
     show(args, report.to_json(), report.text())
-    return 1 if report.problems else 0
+    if report.problems:
+        return 1
+    return 0

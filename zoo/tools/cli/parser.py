@@ -29,7 +29,9 @@ class Command(NamedTuple):
     module: str
 
 
-RUN, DATA, TEXT = ('common', 'trust', 'json'), ('common', 'json'), ('common',)
+RUN = ('common', 'trust', 'json')
+DATA = ('common', 'json')
+TEXT = ('common',)
 COMMANDS = {
     'train': Command('train a policy from a config or on an env, or continue a run', RUN, 'train'),
     'eval': Command('evaluate a checkpoint on its env, or on another one', RUN, 'episodes'),
@@ -118,8 +120,10 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
         _add(command, [row for group in groups for row in SHARED[group]])
         if name in chosen:
             home = importlib.import_module(f'zoo.tools.cli.{module}')
-            if note := getattr(home, 'NOTES', {}).get(name):
-                command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, note
+            note = getattr(home, 'NOTES', {}).get(name)
+            if note:
+                command.formatter_class = argparse.RawDescriptionHelpFormatter
+                command.epilog = note
             _add(command, home.ARGUMENTS[name])
             command.set_defaults(run=getattr(home, f'run_{name.replace("-", "_")}'))
     return parser
@@ -150,10 +154,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         raise UserError(
             f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
         )
-    takes = '=' if args.command != 'config' else ''  # words that may stand after an option
-    if unknown := [
-        word for word in rest if takes not in word or word.startswith('-') or not hasattr(args, 'overrides')
-    ]:
+    # words that may stand after an option
+    takes = ''
+    if args.command != 'config':
+        takes = '='
+    unknown = [word for word in rest if takes not in word or word.startswith('-') or not hasattr(args, 'overrides')]
+    if unknown:
         raise UserError(_unknown_words(parser, args, unknown))
     if rest:
         args.overrides = [*args.overrides, *rest]
@@ -175,7 +181,10 @@ def _command_first(words: Sequence[str]) -> Sequence[str]:
     }
     at = 0
     while at < len(words) and words[at].partition('=')[0] in flags:
-        at += 1 if flags[words[at].partition('=')[0]] or '=' in words[at] else 2
+        if flags[words[at].partition('=')[0]] or '=' in words[at]:
+            at += 1
+        else:
+            at += 2
     return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
@@ -184,7 +193,11 @@ def _check_command(words: Sequence[str]) -> None:
     word = words[0]
     if word.startswith('-') or word in COMMANDS:
         return
-    if near := [OTHER_NAMES[word]] if word in OTHER_NAMES else closest(word, COMMANDS):
+    if word in OTHER_NAMES:
+        near = [OTHER_NAMES[word]]
+    else:
+        near = closest(word, COMMANDS)
+    if near:
         raise UserError(f'there is no command {word!r}; did you mean zoo {" or zoo ".join(near)}?')
     from zoo.config.source import bundled_configs
 
@@ -223,4 +236,6 @@ def _meaning_of(option: str, value: str) -> str:
     found = look_up(name) or next(own, None)
     if isinstance(found, ZooKey) and not found.forms and not found.note:
         return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
-    return found.sentence().rstrip('.').removeprefix('in zoo ') if found else ''
+    if found:
+        return found.sentence().rstrip('.').removeprefix('in zoo ')
+    return ''

@@ -125,17 +125,25 @@ def run_plot(args: argparse.Namespace) -> None:
         need('matplotlib', 'plot', 'zoo plot')
     runs = named_runs(args.runs)
     check_same_env(runs, args.allow_different_envs)
-    find_metric = resolve_metric if args.output is None else curve_metric
-    metric, found = find_metric(runs, args.metric), groups(runs)
+    if args.output is None:
+        find_metric = resolve_metric
+    else:
+        find_metric = curve_metric
+    metric = find_metric(runs, args.metric)
+    found = groups(runs)
     if args.output is not None:
         save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
     drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
-    curves = curve_numbers(found, metric, args.x, args.stat) if args.json else {}
+    curves = {}
+    if args.json:
+        curves = curve_numbers(found, metric, args.x, args.stat)
     show(args, {'metric': metric, 'file': args.output, 'curves': curves}, drawn)
 
 
 def _count(n: int, word: str) -> str:
-    return f'{n} {word}' if n == 1 else f'{n} {word}s'
+    if n == 1:
+        return f'{n} {word}'
+    return f'{n} {word}s'
 
 
 def run_compare(args: argparse.Namespace) -> None:
@@ -159,7 +167,10 @@ def run_report(args: argparse.Namespace) -> None:
     check_output(path, 'report')
     need('matplotlib', 'plot', 'zoo report')
     runs = named_runs(args.runs)
-    video = None if args.video is None else Path(args.video)
+    if args.video is None:
+        video = None
+    else:
+        video = Path(args.video)
     page = report(runs, args.metric, x=args.x, stat=args.stat, title=args.title, video=video)
     write_report(path, page)
     write_line(f'{path}: {_count(len(runs), "run")}, {path.stat().st_size / 2**20:.1f} MB')

@@ -58,7 +58,9 @@ def run_init(args: argparse.Namespace) -> None:
     """Writes the file and says what to do next."""
     path = Path(args.file)
     kind = args.kind or _kind_of(path)
-    suffixes = ('.yaml', '.yml') if kind == 'config' else ('.py',)
+    suffixes: tuple[str, ...] = ('.py',)
+    if kind == 'config':
+        suffixes = ('.yaml', '.yml')
     if path.suffix not in suffixes:
         raise UserError(
             f'{args.file} is to hold {_article(kind)} and must end in {suffixes[0]}; name it {path.stem}{suffixes[0]}'
@@ -105,7 +107,10 @@ def run_convert(args: argparse.Namespace) -> int:
     from zoo.tools.importers.conversion import PartlyTranslatedError
     from zoo.tools.results.plot import write_output
 
-    output = Path(args.output) if args.output else None
+    if args.output:
+        output = Path(args.output)
+    else:
+        output = None
     if output is not None and output.suffix not in ('.yaml', '.yml'):
         raise UserError(f'--output is {args.output} but configs are written as YAML; name a .yaml file')
     if output is not None and output.exists() and not args.force:
@@ -114,7 +119,8 @@ def run_convert(args: argparse.Namespace) -> int:
     try:
         conversion = convert(args.file, args.source, **({'name': args.name} if args.name else {}))
     except PartlyTranslatedError as error:
-        conversion, problems = error.conversion, error.problems
+        conversion = error.conversion
+        problems = error.problems
     try:
         resolve_config(plain(conversion.config))
     except ConfigError as error:
@@ -127,10 +133,15 @@ def run_convert(args: argparse.Namespace) -> int:
     if output is not None:
         write_output(output, text.encode())
         lacks = f'{args.output} is to be completed: its last lines say what is missing'
-        text = lacks if problems else f'train it: zoo train {quote(args.output)}'
+        if problems:
+            text = lacks
+        else:
+            text = f'train it: zoo train {quote(args.output)}'
     data = {'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out}
     show(args, data | ({'problems': problems} if problems else {}), text.rstrip())
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0
 
 
 def run_pretrain(args: argparse.Namespace) -> None:
@@ -154,7 +165,10 @@ def run_pretrain(args: argparse.Namespace) -> None:
     )
     from zoo.run.checkpoint.consent import consent_words
 
-    agrees = '' if found.agreement is None else f'; it takes {found.agreement:.1%} of the held-out actions'
+    if found.agreement is None:
+        agrees = ''
+    else:
+        agrees = f'; it takes {found.agreement:.1%} of the held-out actions'
     train_on = join(['zoo', 'train', *words_of(args), *args.overrides, f'init_from={found.run_dir}'])
     text = (
         f'{found.epoch} epochs, held-out loss {found.loss:.4f} nats{agrees}\nrun folder: {found.run_dir}\n'

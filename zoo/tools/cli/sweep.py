@@ -85,16 +85,20 @@ def run_sweep(args: argparse.Namespace) -> None:
         name=args.name,
         imports=args.imports,
     )
-    lines, n_trial = [columns(table(result))], result.plan.n_trial
-    if n_running := sum(row.state == 'running' for row in result.rows):  # all of them in other processes
+    lines = [columns(table(result))]
+    n_trial = result.plan.n_trial
+    n_running = sum(row.state == 'running' for row in result.rows)
+    if n_running:  # all of them in other processes
         lines.append(
             f'another process still works on {n_running} of {n_trial} trials; the same command shows the table when '
             f'{"it is" if n_running == 1 else "they are"} done'
         )
-    if (n := result.n_left - n_running) > 0:
+    n = result.n_left - n_running
+    if n > 0:
         lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
     lines.append(f'folder: {result.plan.folder}')
-    if (command := train_command(result, args.import_words)) is not None:
+    command = train_command(result, args.import_words)
+    if command is not None:
         first = result.plan.seed + result.plan.n_seed
         new_seeds = f'seed={first}..{first + N_NEW_SEED - 1}'
         lines += [

@@ -62,9 +62,11 @@ def run_train(args: argparse.Namespace) -> int:
         )
     if args.quiet and not any(text.startswith('logger.console=') for text in args.overrides):
         args.overrides = [*args.overrides, 'logger.console=off']
-    if (several := _several(args, config)) is not None:
+    several = _several(args, config)
+    if several is not None:
         return several
-    if hint := evaluations_hint(config, args.overrides):
+    hint = evaluations_hint(config, args.overrides)
+    if hint:
         logger.info('%s', hint)
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint.consent import consent_words
@@ -84,7 +86,9 @@ def run_train(args: argparse.Namespace) -> int:
     )
     if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
         return 0  # rank 0 prints the result
-    early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
+    early = ''
+    if result.stop_reason:
+        early = f'it ended early: {result.stop_reason}\n'
     best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
     text = (
         f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {last}, best {best}\n'
@@ -132,7 +136,10 @@ def evaluations_hint(config: object, overrides: Sequence[str]) -> str:
         return ''
     from zoo.tools.sweep.plan import finer_freq
 
-    found = 'one evaluation' if n == 1 else f'{n} evaluations'
+    if n == 1:
+        found = 'one evaluation'
+    else:
+        found = f'{n} evaluations'
     return f'this run has {found}; policy.eval.eval_freq={finer_freq(cfg.max_env_step / N_EVALUATION):_} gives a curve'
 
 
@@ -150,7 +157,9 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
     if args.seeds is not None:
         from zoo.run.config import resolve_config
 
-        first = resolve_config(config, [*fixed, *members[0].overrides]).seed if config is not None else 0
+        first = 0
+        if config is not None:
+            first = resolve_config(config, [*fixed, *members[0].overrides]).seed
         members, fixed = grid_of(args.overrides, args.seeds, first)
     if args.seeds is None and len(members) == 1:
         if args.jobs is not None:
@@ -176,4 +185,6 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
         on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), outcome_words(outcome)),
     )
     show(args, *outcomes_shown(outcomes))
-    return 1 if any(outcome.state != 'done' for outcome in outcomes) else 0
+    if any(outcome.state != 'done' for outcome in outcomes):
+        return 1
+    return 0

@@ -54,14 +54,18 @@ class Camera:
         """Returns the vector env to use in place of env. Raises: UnsupportedEnvError if it is a tensor program."""
         if isinstance(env, TensorEnv):
             game = self._name.partition('/')[2]
-            game = game if game in gymnasium.registry else '..., an env of gymnasium with the same observations'
+            if game not in gymnasium.registry:
+                game = '..., an env of gymnasium with the same observations'
             raise UnsupportedEnvError(
                 f'env {self._name!r} is a tensor program, which draws nothing; name an env that does: env.id={game}.'
             )
         metadata = env.metadata or {}
         self._modes = list(metadata.get('render_modes') or [])
         fps = metadata.get('render_fps')
-        self.fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
+        if isinstance(fps, int | float) and fps > 0:
+            self.fps = float(fps)
+        else:
+            self.fps = None
         if not isinstance(env, SerialVectorEnv):
             self._render = env.render
             return _FilmedVectorEnv(env, self)
@@ -76,7 +80,9 @@ class Camera:
 
     def reached(self) -> np.ndarray | None:
         """Returns the picture of the state that the last step reached; None if the env was reset before it could be drawn."""
-        return None if self.last is None else self._checked(self.last)
+        if self.last is None:
+            return None
+        return self._checked(self.last)
 
     def draw(self) -> Any:
         """Returns the unchanged result of the env's render() for the current state."""
@@ -85,8 +91,15 @@ class Camera:
 
     def _checked(self, image: object) -> np.ndarray:
         """Returns the picture [H, W, 3] in a result of render(), of one env or a vector of one; grey gets three equal colours."""
-        found: Any = image[0] if isinstance(image, list | tuple) and len(image) == 1 else image
-        found = np.asarray(found) if isinstance(found, np.ndarray | list | tuple) else None
+        found: Any
+        if isinstance(image, list | tuple) and len(image) == 1:
+            found = image[0]
+        else:
+            found = image
+        if isinstance(found, np.ndarray | list | tuple):
+            found = np.asarray(found)
+        else:
+            found = None
         if found is not None and found.ndim == 4 and len(found) == 1:
             found = found[0]
         if found is not None and found.ndim == 3 and found.shape[2] == 4:
@@ -96,7 +109,10 @@ class Camera:
         if found is None or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8 or not found.size:
             if self._modes and MODE not in self._modes:
                 raise no_mode_error(self._name, self._modes)
-            got = type(image).__name__ if found is None else f'{found.dtype} {list(found.shape)}'
+            if found is None:
+                got = type(image).__name__
+            else:
+                got = f'{found.dtype} {list(found.shape)}'
             raise UnsupportedEnvError(
                 f'env {self._name!r} shows no picture: its render() returned {got}, wanted an image [H, W, 3] of bytes '
                 f'(uint8); {DO}.'
@@ -131,7 +147,10 @@ class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(actions)
         is_lost = self._is_same_step and bool(np.any(terminated) or np.any(truncated))
-        self._camera.last = info.get(FINAL_FRAME) if is_lost else self._camera.draw()
+        if is_lost:
+            self._camera.last = info.get(FINAL_FRAME)
+        else:
+            self._camera.last = self._camera.draw()
         return obs, reward, terminated, truncated, info
 
 
@@ -143,7 +162,8 @@ def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyV
     draw_without_display()
     name = env_name(cfg)
     with _needing_opengl(name):  # the import of an env's module may need OpenGL
-        source, how = find_source(cfg.id), vectorization_of(cfg)
+        source = find_source(cfg.id)
+        how = vectorization_of(cfg)
         if isinstance(source, GivenVectorEnv) and source.env.num_envs != 1:
             raise UnsupportedEnvError(
                 f'env {name!r} is a vector of {source.env.num_envs} envs that exists already, and one env is drawn; give '
@@ -157,7 +177,9 @@ def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyV
         try:
             return make_vector_env(cfg.model_copy(update=changes), 1, device=device, camera=camera)
         except REFUSALS as error:
-            modes = _modes_of(cfg) if drawing and not isinstance(error, UserError) else None
+            modes = None
+            if drawing and not isinstance(error, UserError):
+                modes = _modes_of(cfg)
             if modes is None or MODE in modes:
                 raise
             raise no_mode_error(name, modes) from error
@@ -216,10 +238,15 @@ def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
     """
     if isinstance(maker, GivenVectorEnv):
         return {}
-    modes = getattr(maker, 'metadata', {}).get('render_modes') if isinstance(maker, type) else None
+    modes = None
+    if isinstance(maker, type):
+        modes = getattr(maker, 'metadata', {}).get('render_modes')
     if modes and MODE not in modes:
         is_vector = issubclass(maker, gymnasium.vector.VectorEnv)
-        do = 'use one that has it, or env.vectorization=sync' if is_vector else 'use one that has it'
+        if is_vector:
+            do = 'use one that has it, or env.vectorization=sync'
+        else:
+            do = 'use one that has it'
         raise no_mode_error(name, modes, do)
     try:
         if not takes_keyword(maker, 'render_mode'):
@@ -247,9 +274,14 @@ def _drawing(name: str, modes: Sequence[Any]) -> Iterator[None]:
     except NotImplementedError as error:
         if modes and MODE not in modes:
             raise no_mode_error(name, modes) from error
-        maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
+        maker = None
+        if name in ENV_REGISTRY:
+            maker = ENV_REGISTRY.get(name)
         is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')  # users do not change zoo's code
-        do = 'zoo eval plays it without pictures' if is_zoos else DO
+        if is_zoos:
+            do = 'zoo eval plays it without pictures'
+        else:
+            do = DO
         raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {do}.') from error
     except REFUSALS as error:
         # an env that declares no modes may draw all the same, and then its error is one of its code

@@ -67,17 +67,29 @@ def record(
     Returns: the recording; None if `stop` returned true before all episodes had ended.
     Raises: as `evaluate`; UnsupportedEnvError or MissingExtraError if the env cannot be drawn.
     """
-    number = 0 if isinstance(seed, np.random.SeedSequence) else seed
+    if isinstance(seed, np.random.SeedSequence):
+        number = 0
+    else:
+        number = seed
     check_arguments(policy, n_episode, number, deterministic, max_step, callback)
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else stream(seed, 'evaluate')
-    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
-    limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
+    if isinstance(seed, np.random.SeedSequence):
+        sequence = seed
+    else:
+        sequence = stream(seed, 'evaluate')
+    if deterministic is None:
+        deterministic = policy.cfg.eval.deterministic
+    if max_step is None:
+        limit = policy.cfg.eval.max_episode_steps
+    else:
+        limit = max_step
     with _stage(policy, env, env_step) as (vector, camera):
         fps = camera.fps or FPS
         filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay)
         evaluator = Evaluator(filmed, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=True)
         evaluation = evaluator.evaluate(sequence, stop, callback)
-        return None if evaluation is None else Recording(evaluation, filmed.n_frame, fps)
+        if evaluation is None:
+            return None
+        return Recording(evaluation, filmed.n_frame, fps)
 
 
 def record_video(
@@ -116,7 +128,10 @@ def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tu
     """Yields one env that can be drawn, and its camera; closes the env at the end."""
     if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
         raise UserError('env is a vector env, of which no single one is drawn; give a config, an id, or what makes one')
-    cfg = env if policy is None else config_of(env, policy)
+    if policy is None:
+        cfg = env
+    else:
+        cfg = config_of(env, policy)
     camera = Camera(env_name(cfg))
     try:
         vector = make_filmed_env(cfg, camera, 'cpu' if policy is None else str(policy.device))
@@ -127,7 +142,10 @@ def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tu
     with closing(vector):
         if policy is not None:
             refuse_other_spaces(policy, vector)
-        at = AT_END if policy is None or not policy.run.max_env_step else policy.run.max_env_step
+        if policy is None or not policy.run.max_env_step:
+            at = AT_END
+        else:
+            at = policy.run.max_env_step
         EnvSettings(cfg).apply([vector], at if env_step is None else env_step)
         yield vector, camera
 
@@ -136,7 +154,10 @@ class _Filmed:
     """Wrapper of one env that shows each state once: the first of an episode before its first step, others when reached."""
 
     def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object], overlay: bool) -> None:
-        self._env, self._camera, self._show, self._overlay = env, camera, show, overlay
+        self._env = env
+        self._camera = camera
+        self._show = show
+        self._overlay = overlay
         self._resets_alone = env.autoreset == 'next_step'
         self.n_frame = 0
 
@@ -144,21 +165,26 @@ class _Filmed:
         return getattr(self._env, name)
 
     def reset(self, seed: np.random.SeedSequence) -> Obs:
-        self._begins, self._is_over = True, False
+        self._begins = True
+        self._is_over = False
         return self._env.reset(seed)
 
     def step(self, action: Any) -> Timestep:
         if self._begins:
-            self._n_step, self._return = 0, 0.0
+            self._n_step = 0
+            self._return = 0.0
             self._take(self._camera.now())
         timestep = self._env.step(action)
         if self._is_over:  # a step that is only a reset
-            self._begins, self._is_over = True, False
+            self._begins = True
+            self._is_over = False
             return timestep
-        self._n_step, self._return = self._n_step + 1, self._return + float(timestep.reward[0])
+        self._n_step += 1
+        self._return = self._return + float(timestep.reward[0])
         self._take(self._camera.reached(), action)
         ended = bool((timestep.terminated | timestep.truncated).any())
-        self._begins, self._is_over = ended and not self._resets_alone, ended and self._resets_alone
+        self._begins = ended and not self._resets_alone
+        self._is_over = ended and self._resets_alone
         return timestep
 
     def _take(self, image: np.ndarray | None, action: Any = None) -> None:
@@ -166,7 +192,10 @@ class _Filmed:
             return
         self.n_frame += 1
         if self._overlay:
-            did = '' if action is None else f'   action {action_text(action)}'
+            if action is None:
+                did = ''
+            else:
+                did = f'   action {action_text(action)}'
             image = with_line(image, f'step {self._n_step}   return {self._return:.2f}{did}')
         self._show(image)
 
@@ -196,7 +225,9 @@ class Videos(Observer):
     """
 
     def __init__(self, cfg: JobConfig) -> None:
-        self._freq, self._seed, self._n = cfg.logger.video_freq, cfg.seed, 0
+        self._freq = cfg.logger.video_freq
+        self._seed = cfg.seed
+        self._n = 0
         self._env = evaluation_env(cfg)
         self.show: Callable[[int, Path], object] = lambda env_step, path: None
         try:
@@ -224,7 +255,8 @@ class Videos(Observer):
             path.parent.mkdir(exist_ok=True)
             found = record_video(job.policy, self._env, path, 1, seed, env_step=env_step, stop=job.stop_requested)
             if found is not None:  # else the run is asked to stop
-                return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]
+                return_ = found.evaluation.returns[0]
+                length = found.evaluation.lengths[0]
                 logger.info('video of env step %d: return %.2f, length %d: %s', env_step, return_, length, path)
                 self.show(env_step, path)
         except Exception as error:  # an env may fail in any way

@@ -63,7 +63,8 @@ class VideoFile:
         if self._process is None:
             self._begin(image.shape, fps)
         elif image.shape != self._shape:
-            (new_height, new_width, *_), (height, width, *_) = image.shape, self._shape or (0, 0)
+            new_height, new_width, *_ = image.shape
+            height, width, *_ = self._shape or (0, 0)
             raise UserError(
                 f'a picture of {new_width}x{new_height} pixels came after one of {width}x{height}, but all of a video have '
                 'one size; make render() of the env return one size'
@@ -95,7 +96,8 @@ class VideoFile:
                 self._partial.unlink(missing_ok=True)
 
     def _begin(self, shape: tuple[int, ...], fps: float) -> None:
-        self._shape, suffix = shape, self.path.suffix.lower()
+        self._shape = shape
+        suffix = self.path.suffix.lower()
         if self.fps is None:
             self.fps = min(fps, MAX_FPS[suffix])
         height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
@@ -197,7 +199,9 @@ def with_line(image: np.ndarray, text: str) -> np.ndarray:
 
 def _enlarged(image: np.ndarray) -> np.ndarray:
     times = max(1, math.ceil(MIN_SIZE / max(image.shape[:2])))
-    return image.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else image
+    if times > 1:
+        return image.repeat(times, axis=0).repeat(times, axis=1)
+    return image
 
 
 def _fitted(image: np.ndarray) -> np.ndarray:
@@ -229,7 +233,10 @@ class Window:
             raise _no_display()
         import pygame
 
-        self._pygame, self._title, self._fps, self._stop = pygame, title, fps, stop
+        self._pygame = pygame
+        self._title = title
+        self._fps = fps
+        self._stop = stop
         try:
             pygame.display.init()
         except pygame.error as error:

@@ -48,7 +48,10 @@ def card(
     config, version, env = saved.config, checkpoint.meta.get('version', {}), env_name(saved.config)
     tags = ['reinforcement-learning', str(config['policy']['type']), env]  # model hubs read these
     mean_return, episodes = _score(saved, _run_of(checkpoint), returns)
-    front = {'license': licence, 'tags': tags} if licence else {'tags': tags}
+    if licence:
+        front = {'license': licence, 'tags': tags}
+    else:
+        front = {'tags': tags}
     return _template().render(
         saved=saved,
         config=config,
@@ -110,9 +113,11 @@ def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[
     """
     if len(returns):
         values = np.asarray(returns, dtype=np.float64)
-        low, high = interval(values, 'mean') if np.isfinite(values).all() else (np.nan, np.nan)
+        low = high = np.nan
+        if np.isfinite(values).all():
+            low, high = map(float, interval(values, 'mean'))
         played = f'{len(values)} greedy episodes played for this card'
-        return _with_ends(float(values.mean()), float(low), float(high)), played
+        return _with_ends(float(values.mean()), low, high), played
     if run is None or not {'eval/return_mean', 'eval/return_std'} <= run.columns.keys():
         return '', ''
     at = (run.columns['env_step'] == saved.env_step) & np.isfinite(run.columns['eval/return_mean'])
@@ -120,16 +125,27 @@ def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[
         return '', ''
     mean, std = (float(run.columns[f'eval/return_{name}'][at][-1]) for name in ('mean', 'std'))
     n = value_at(saved.config, 'policy.eval.n_episode')
-    half = 1.96 * std / math.sqrt(n - 1) if isinstance(n, int) and n > 1 else math.nan  # std is over n, not n - 1
-    chosen = ', the best one of the run, which is why it is a little too high' if saved.path.stem == 'best' else ''
+    # std is over n, not n - 1
+    if isinstance(n, int) and n > 1:
+        half = 1.96 * std / math.sqrt(n - 1)
+    else:
+        half = math.nan
+    chosen = ''
+    if saved.path.stem == 'best':
+        chosen = ', the best one of the run, which is why it is a little too high'
     is_drawn = value_at(saved.config, 'policy.eval.deterministic') is False
-    kind = 'episodes with drawn actions' if is_drawn else 'greedy episodes'
+    if is_drawn:
+        kind = 'episodes with drawn actions'
+    else:
+        kind = 'greedy episodes'
     episodes = f'{n} {kind} of an evaluation during training{chosen}'
     return _with_ends(mean, mean - half, mean + half), episodes
 
 
 def _with_ends(mean: float, low: float, high: float) -> str:
-    ends = f' (95% interval {number_text(low)} to {number_text(high)})' if math.isfinite(low) else ''
+    ends = ''
+    if math.isfinite(low):
+        ends = f' (95% interval {number_text(low)} to {number_text(high)})'
     return f'{number_text(mean)}{ends}'
 
 
@@ -159,8 +175,11 @@ def space_words(space: Space) -> str:
             counts = ', '.join(map(str, space.nvec[:8])) + (', ...' if len(space.nvec) > 8 else '')
             return f'{len(space.nvec)} choices at once, of {counts}'
         case Box():
-            low, high = float(space.low.min()), float(space.high.max())
-            bounds = f', {number_text(low)} to {number_text(high)}' if max(abs(low), abs(high)) < 1e30 else ''
+            low = float(space.low.min())
+            high = float(space.high.max())
+            bounds = ''
+            if max(abs(low), abs(high)) < 1e30:
+                bounds = f', {number_text(low)} to {number_text(high)}'
             return f'{space.dtype} {list(space.shape)}{bounds}'
     return f'zeros and ones {list(space.shape)}'
 

@@ -170,8 +170,13 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
 
 def way_to_values(metric: str) -> str:
     """Returns the end of a sentence with the remedy if no run has a value of a metric."""
-    wait = 'let one run until its first evaluation, or ' if metric.startswith('eval/') else ''
-    other = 'collect/return_mean' if metric != 'collect/return_mean' else 'eval/return_mean'
+    wait = ''
+    if metric.startswith('eval/'):
+        wait = 'let one run until its first evaluation, or '
+    if metric != 'collect/return_mean':
+        other = 'collect/return_mean'
+    else:
+        other = 'eval/return_mean'
     return f'{wait}name another with --metric, e.g. --metric {other}'
 
 
@@ -180,21 +185,30 @@ def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:
     if len(points) < 2:
         return None
     starts, ends = ([float(at[i]) for each in points.values() for at, _ in each] for i in (0, -1))
-    return min(ends) if max(starts) <= min(ends) < SHORTER * max(ends) else None
+    if max(starts) <= min(ends) < SHORTER * max(ends):
+        return min(ends)
+    return None
 
 
 def _spread(values: Sequence[float], stat: Stat) -> Spread | None:
     if not values:
         return None
-    ends = map(float, interval(values, stat)) if len(values) > 1 else (None, None)
-    return Spread(tuple(values), float(center(values, stat)), *ends)
+    middle = float(center(values, stat))
+    if len(values) == 1:
+        return Spread(tuple(values), middle, None, None)
+    low, high = interval(values, stat)
+    return Spread(tuple(values), middle, float(low), float(high))
 
 
 def _chance(values: Sequence[float], first: Sequence[float]) -> Chance | None:
     if not values or not first:
         return None
     is_few = least_p(len(values), len(first)) > ALPHA
-    low, high = (None, None) if is_few else improvement_interval(values, first)
+    if is_few:
+        low = None
+        high = None
+    else:
+        low, high = improvement_interval(values, first)
     return Chance(probability_of_improvement(values, first), low, high, permutation_p(values, first))
 
 
@@ -225,10 +239,14 @@ def comparison_text(found: Comparison) -> str:
 
 def _notes(found: Comparison) -> Iterator[str]:
     """Yields sentences: the runs that are left out and why, the sides without values and a remedy, the chances of sides."""
-    if runs := [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]:
-        more = f' and {len(runs) - N_NAMED} more' if len(runs) > N_NAMED else ''
+    runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
+    if runs:
+        more = ''
+        if len(runs) > N_NAMED:
+            more = f' and {len(runs) - N_NAMED} more'
         yield f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_NAMED])}{more}'
-    if letters := [_letter(i) for i, side in enumerate(found.sides) if side.last is None]:
+    letters = [_letter(i) for i, side in enumerate(found.sides) if side.last is None]
+    if letters:
         said = f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared'
         yield f'{said}; {way_to_values(found.metric)}'
     yield from verdicts(found, [_letter(i) for i in range(len(found.sides))])
@@ -237,15 +255,20 @@ def _notes(found: Comparison) -> Iterator[str]:
 def verdicts(found: Comparison, names: Sequence[str]) -> Iterator[str]:
     """Yields a sentence on the chance of each side that has one to beat the first side. Args: names: of the sides."""
     for side, name in zip(found.sides, names, strict=True):
-        if said := _meaning(side, name, found, names[0]):
+        said = _meaning(side, name, found, names[0])
+        if said:
             yield said
 
 
 def _table(found: Comparison) -> list[tuple[str, ...]]:
-    at = [] if found.common_step is None else [f'at {found.common_step:,.0f} steps']
+    if found.common_step is None:
+        at = []
+    else:
+        at = [f'at {found.common_step:,.0f} steps']
     rows = [('', 'name', 'runs', 'env steps', 'env steps/s', 'last', *at, 'chance to beat A')]
     for i, side in enumerate(found.sides):
-        low, high = min(side.env_step), max(side.env_step)
+        low = min(side.env_step)
+        high = max(side.env_step)
         words = [
             _letter(i),
             side.label,
@@ -256,26 +279,41 @@ def _table(found: Comparison) -> list[tuple[str, ...]]:
         ]
         if found.common_step is not None:
             words.append(_with_ends(side.common and side.common.center, side.common, '.5g'))
-        chance = side.chance if found.common_step is None else side.common_chance
+        if found.common_step is None:
+            chance = side.chance
+        else:
+            chance = side.common_chance
         rows.append((*words, _with_ends(chance and chance.value, chance, '.2f')))
     return rows
 
 
 def _meaning(side: Side, name: str, found: Comparison, first: str) -> str | None:
     """Returns a sentence on the chance of a side, at equal env steps if the runs are not equally long; None without it."""
-    chance = side.chance if found.common_step is None else side.common_chance
+    if found.common_step is None:
+        chance = side.chance
+    else:
+        chance = side.common_chance
     if chance is None:
         return None
-    at = '' if found.common_step is None else f'after {found.common_step:,.0f} env steps '
+    if found.common_step is None:
+        at = ''
+    else:
+        at = f'after {found.common_step:,.0f} env steps '
     n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
     if n == n_first == 1:
         return f'{first} and {name} have one run each, which says nothing about their difference; train 5 seeds of both'
     said = f'{at}{name} is higher than {first} in {chance.value:.0%} of the pairs of runs'
-    percent = f'{chance.p:.0%}' if chance.p >= 0.1 else f'{chance.p:.1%}'
+    if chance.p >= 0.1:
+        percent = f'{chance.p:.0%}'
+    else:
+        percent = f'{chance.p:.1%}'
     luck = f'chance alone gives such a difference in {percent if chance.p >= 0.001 else "less than 0.1%"} of cases'
     if chance.low is None or chance.high is None:
         return f'{said}: {n} and {n_first} runs are too few to tell them apart ({luck}; 5 or more of each are usual)'
-    verdict = 'a clear difference' if chance.is_clear else 'no clear difference'
+    if chance.is_clear:
+        verdict = 'a clear difference'
+    else:
+        verdict = 'no clear difference'
     return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict} ({luck})'
 
 

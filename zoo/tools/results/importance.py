@@ -18,11 +18,16 @@ from zoo.tools.results.report_figures import NARROW, SMALL, WIDE, inline
 
 Better = Literal['high', 'low'] | None
 LEAST = 8  # configs with a result; with fewer, no effect of a setting can be told from luck
-N_SLICE, N_WIDE, N_NARROW = 8, 8, 3  # most settings: with a plot each; in parallel coordinates on wide, narrow screens
+# most settings: with a plot each; in parallel coordinates on wide, narrow screens
+N_SLICE = 8
+N_WIDE = 8
+N_NARROW = 3
 LOG_FROM = 20.0  # positive numbers are on a logarithmic axis if the largest is at least this many times the smallest
 LARGEST = 1e15  # larger numbers are placed like choices
 BEST = 0.25  # share of the configs whose lines stand out
-N_TICK, N_LETTER = 5, 13  # most labels below an axis, and letters of a label
+# most labels below an axis, and letters of a label
+N_TICK = 5
+N_LETTER = 13
 
 
 class SettingShare(NamedTuple):
@@ -104,12 +109,16 @@ def setting_share(key: str, name: str, values: Sequence[Any], result: np.ndarray
     else:
         at = np.array(values, dtype=np.float64)
         is_log = at.min() > 0 and at.max() >= LOG_FROM * at.min()
-        at = np.log10(at) if is_log else at
+        if is_log:
+            at = np.log10(at)
         ticks = _ticks(float(at.min()), float(at.max()), is_log)
-        lowest, highest = min(values), max(values)
+        lowest = min(values)
+        highest = max(values)
         ends = _number_text(float(lowest)), _number_text(float(highest))
         share = rank_share(at, result)
-    return SettingShare(key, name, at, ticks, share, ends) if np.ptp(at) else None
+    if np.ptp(at):
+        return SettingShare(key, name, at, ticks, share, ends)
+    return None
 
 
 def _ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]:
@@ -131,7 +140,8 @@ def _ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]:
     width = (high - low) / 3
     size = 10.0 ** math.floor(math.log10(width))
     step = size * next(n for n in (10, 5, 2, 1) if n * size <= width)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     return [(i * step, short(round(i * step, 12), 3)) for i in range(first, last + 1)]
 
 
@@ -153,7 +163,10 @@ def rank_share(at: np.ndarray, result: np.ndarray, *, is_choice: bool = False) -
     """
     values = np.unique(at)
     x = (at - at.mean()) / (np.ptp(at) or 1)
-    design = (at[:, None] == values).astype(float) if is_choice else np.vander(x, min(len(values), 3))
+    if is_choice:
+        design = (at[:, None] == values).astype(float)
+    else:
+        design = np.vander(x, min(len(values), 3))
     n, n_fitted = design.shape
     if n <= n_fitted:
         return math.nan
@@ -169,7 +182,9 @@ def _is_number(value: object) -> bool:
 
 def _shortened(text: str) -> str:
     text = visible(text)
-    return text if len(text) <= N_LETTER else f'{text[: N_LETTER - 1]}…'
+    if len(text) <= N_LETTER:
+        return text
+    return f'{text[: N_LETTER - 1]}…'
 
 
 def _slice(setting: SettingShare, result: np.ndarray, words: str, better: Better, name: str) -> Markup:
@@ -205,9 +220,13 @@ def _parallel(
     places = np.stack([(x.at - x.at.min()) / np.ptp(x.at) for x in columns])
     stands_out = np.ones(len(result), bool)
     if better is not None:
-        goodness = result if better == 'high' else -result
+        if better == 'high':
+            goodness = result
+        else:
+            goodness = -result
         stands_out = goodness >= np.quantile(goodness, 1 - BEST)
-    paper, blue = PAPER['light'], COLORS['light'][0]
+    paper = PAPER['light']
+    blue = COLORS['light'][0]
     with styled_figure(size) as drawn:
         drawn.set_layout_engine('none')
         axes = drawn.add_axes((0.1, 0.07, 0.8, 0.68))
@@ -226,6 +245,13 @@ def _parallel(
             ):
                 axes.text(i, y, text, ha='center', va=place, fontsize=8, parse_math=False)
         for i in np.argsort(result if better != 'low' else -result):
-            color, width, alpha = (blue, 1.8, 0.9) if stands_out[i] else (paper['ink'], 0.9, 0.25)
+            if stands_out[i]:
+                color = blue
+                width = 1.8
+                alpha = 0.9
+            else:
+                color = paper['ink']
+                width = 0.9
+                alpha = 0.25
             axes.plot(places[:, i], color=color, linewidth=width, alpha=alpha)
     return inline(drawn, [0], name, f'the values of {len(found)} settings and the {words} of {len(result)} configs')

@@ -56,7 +56,9 @@ TITLES = {
 }
 N_WHOLE_RANGE = 3  # most runs of which the interval is from the lowest to the highest: 1 in 27 draws has one run only
 N_MARKER = 8  # on a line of more than N_MARK points, if colours alone do not distinguish the lines
-LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that fit into a figure of its normal size
+# of a legend: inches of a line, and lines that fit into a figure of its normal size
+LINE_HEIGHT = 0.19
+N_LINE = 4
 EDGE = 0.1  # inches around a figure
 N_CHANGE = 3  # most changes of the number of runs that a legend lists
 SIZES = ((1e9, 'G'), (1e6, 'M'), (1e3, 'k'))
@@ -85,7 +87,8 @@ def figure(
         interval; None: all.
     Raises: UserError if matplotlib is not installed.
     """
-    paper, colors = PAPER[theme], COLORS[theme]
+    paper = PAPER[theme]
+    colors = COLORS[theme]
     with styled_figure(size, theme) as drawn:
         axes = drawn.add_subplot()
         curves = [band(runs, metric, x, stat) for runs in groups.values()]
@@ -97,7 +100,8 @@ def figure(
             _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, has_more_lines_than_colors)
             for name, curve, look in zip(groups, named, looks, strict=False)
         }
-        if others := curves[len(named) :]:
+        others = curves[len(named) :]
+        if others:
             lines[f'the {len(others)} others'] = _draw_others(axes, others, paper['other'], unit)
         words = TITLES.get(metric, metric)
         style_axes(axes, paper)
@@ -105,7 +109,10 @@ def figure(
         axes.set_xlabel(f'wall time ({unit_words.strip()})' if unit_words else 'env steps', color=paper['ink'])
         axes.set_ylabel(visible(words), color=paper['ink'], parse_math=False)
         envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
-        head = f'{words} on {", ".join(envs)}' if title is None else title
+        if title is None:
+            head = f'{words} on {", ".join(envs)}'
+        else:
+            head = title
         _write_around(drawn, axes, head, _caption(stat, named, x), lines)
     return drawn
 
@@ -163,7 +170,10 @@ def check_output(path: Path, what: Literal['picture', 'report']) -> None:
     if path.suffix.lower() not in suffixes:
         raise UserError(f'the {what} is to be {path}, but its name must end in {words}; e.g. -o {example}')
     if path.is_dir() or not path.absolute().parent.is_dir():
-        problem = 'that is a folder' if path.is_dir() else f'there is no folder {path.parent}; make it first'
+        if path.is_dir():
+            problem = 'that is a folder'
+        else:
+            problem = f'there is no folder {path.parent}; make it first'
         raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
 
 
@@ -190,7 +200,9 @@ def svg_text(drawn: Figure, salt: str = 'zoo', is_file: bool = False) -> str:
 
     with rc_context({'svg.hashsalt': salt, 'svg.fonttype': 'path'}):
         text = _bytes(drawn, 'svg', metadata={'Date': None}).decode()
-    return text if is_file else text[text.index('<svg') :]
+    if is_file:
+        return text
+    return text[text.index('<svg') :]
 
 
 def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
@@ -207,19 +219,26 @@ def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, needs_m
     """
     from matplotlib.lines import Line2D
 
-    at, marked = curve.steps / unit, curve.marked
+    at = curve.steps / unit
+    marked = curve.marked
     if needs_marker and not marked.any():
         marked = _some(curve.steps)
     line: dict[str, Any] = {'color': color, 'marker': marker, 'markersize': 5, 'markeredgewidth': 0}
     has_marker = marked.any() or len(at) < 2
     for part, n_run in curve.parts():
-        style: dict[str, Any] = (
-            {'linestyle': '-', 'linewidth': 1.8} if n_run == curve.n_with else {'linestyle': ':', 'linewidth': 1.4}
-        )
-        marks = np.flatnonzero(marked[part]).tolist() if part.stop - part.start > 1 else [0]
+        style: dict[str, Any]
+        if n_run == curve.n_with:
+            style = {'linestyle': '-', 'linewidth': 1.8}
+        else:
+            style = {'linestyle': ':', 'linewidth': 1.4}
+        if part.stop - part.start > 1:
+            marks = np.flatnonzero(marked[part]).tolist()
+        else:
+            marks = [0]
         axes.plot(at[part], curve.center[part], markevery=marks, **line, **style)
         if n_run > 1 and part.stop - part.start == 1:  # a shade of one step has no width
-            low, high = curve.low[part], curve.high[part]
+            low = curve.low[part]
+            high = curve.high[part]
             axes.vlines(at[part], low, high, color=color, linewidth=1.4)
             axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=color, markersize=9, markeredgewidth=1.4)
         else:
@@ -234,7 +253,9 @@ def _draw_others(axes: Axes, curves: Sequence[Band], color: str, unit: float) ->
     from matplotlib.lines import Line2D
 
     for curve in curves:
-        marker = 'o' if len(curve.steps) == 1 else ''
+        marker = ''
+        if len(curve.steps) == 1:
+            marker = 'o'
         style: dict[str, Any] = {'color': color, 'linewidth': 1.0, 'marker': marker, 'markersize': 3, 'zorder': 1.5}
         axes.plot(curve.steps / unit, curve.center, **style)
     return Line2D([], [], color=color, linewidth=1.0)
@@ -242,7 +263,9 @@ def _draw_others(axes: Axes, curves: Sequence[Band], color: str, unit: float) ->
 
 def _some(steps: np.ndarray) -> np.ndarray:
     """Returns some points of a long line, [n] bool: the first in each of N_MARKER equal stretches."""
-    width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
+    width = 0
+    if len(steps):
+        width = (steps[-1] - steps[0]) / N_MARKER
     return np.diff(np.floor((steps - steps[:1]) / (width or 1)), prepend=-1) > 0
 
 
@@ -265,12 +288,18 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
     Without a title, legend and caption are always below: a page shows them as its own text.
     """
     wide = drawn.get_figwidth()
-    width, width_small = int(wide * 13), int(wide * 16)  # characters that fit
+    # characters that fit
+    width = int(wide * 13)
+    width_small = int(wide * 16)
     if head:
         axes.set_title('\n'.join(wrap(visible(head), width)), loc='left', fontsize=11, parse_math=False)
     labels = ['\n'.join(wrap(visible(label), width - 8)) for label in lines]
-    n_column = 2 if len(labels) > 3 and max(map(len, labels)) < width // 2 - 8 else 1
-    caption, n_line = '\n'.join(wrap(caption, width_small)), sum(label.count('\n') + 1 for label in labels) / n_column
+    if len(labels) > 3 and max(map(len, labels)) < width // 2 - 8:
+        n_column = 2
+    else:
+        n_column = 1
+    caption = '\n'.join(wrap(caption, width_small))
+    n_line = sum(label.count('\n') + 1 for label in labels) / n_column
     if head and n_line <= N_LINE and max(map(len, labels)) < width // 2:
         legend = axes.legend(list(lines.values()), labels, frameon=False)
         drawn.supxlabel(caption, fontsize=8, x=0.01, ha='left')
@@ -284,11 +313,15 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
 
 def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
     """Returns a line of the legend: 'cartpole_ppo: 5 runs, 4 from 50k on'."""
-    runs = 'run' if curve.n_with == 1 else 'runs'
+    if curve.n_with == 1:
+        runs = 'run'
+    else:
+        runs = 'runs'
     if not curve.n_with:
         return f'{name}: no run has this metric'
     changes = [(n_run, curve.steps[part.start] / unit) for part, n_run in curve.parts() if n_run]
-    changes = changes[1:] if changes[0][0] == curve.n_with else changes
+    if changes[0][0] == curve.n_with:
+        changes = changes[1:]
     words = [f'{curve.n_with} {runs}']
     if len(changes) <= N_CHANGE:
         words += [f'{n_run} from {short(at, 3)}{unit_words} on' for n_run, at in changes]
@@ -304,8 +337,11 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
 
 def _caption(stat: Stat, curves: Sequence[Band], x: Axis) -> str:
     """Returns the caption, which explains lines, shades and bars."""
-    words = [f'line: {WORDS[stat]} of runs'] if any(curve.n_with > 1 for curve in curves) else []
-    if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
+    words = []
+    if any(curve.n_with > 1 for curve in curves):
+        words = [f'line: {WORDS[stat]} of runs']
+    lengths = [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]
+    if lengths:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
         drawn = ' or '.join(kind for kind, is_drawn in kinds.items() if is_drawn)
         most = max(n_run for curve in curves for _, n_run in curve.parts())
@@ -336,7 +372,9 @@ def _tick(axis: Axis_, value: float, _: object) -> str:
     size, letter = next((unit for unit in SIZES if largest >= max(unit[0], PLAIN)), (1.0, ''))
     gap = float(np.diff(axis.get_majorticklocs()[:2])[0]) / size
     n_digit = next((n for n in range(6) if abs(gap - round(gap, n)) < 1e-6), 6)
-    return f'{value / size:,.{n_digit}f}{letter}' if value else '0'
+    if value:
+        return f'{value / size:,.{n_digit}f}{letter}'
+    return '0'
 
 
 def short(value: float, n_digit: int = 4) -> str:

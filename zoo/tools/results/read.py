@@ -29,10 +29,13 @@ from zoo.run.result import FEW, is_time
 logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
-CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
+CONFIG = 'config.yaml'
+METRICS = 'metrics.jsonl'
+RESULT = 'result.json'
 N_NAMED = 4  # most runs that a line of the log names
 MAX_LINE = 1 << 20  # most characters of a line of the log: a metric takes about 40
-MAX_ROW, MAX_CELL = 100_000, 20_000_000
+MAX_ROW = 100_000
+MAX_CELL = 20_000_000
 """Lines of a log that are kept, once for lines of evaluations and once for others; numbers in all its columns: 160 MB."""
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '0.0', '["*"]')
@@ -67,12 +70,20 @@ class Run:
         result: dict[str, Any] | None = None,
         state: State = 'done',
     ) -> None:
-        self.path, self.config, self.columns = path, config, columns
-        self.result, self.state = result or {}, state
-        self.exp_name, self.seed = str(config.get('exp_name', path.name)), int(config.get('seed', 0))
+        self.path = path
+        self.config = config
+        self.columns = columns
+        self.result = result or {}
+        self.state = state
+        self.exp_name = str(config.get('exp_name', path.name))
+        self.seed = int(config.get('seed', 0))
         self.label = self.exp_name.removesuffix(f'_seed_{self.seed}')
-        self.policy_type, env = str(value_at(config, 'policy.type') or ''), config.get('env') or {}
-        self.env_id = f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
+        self.policy_type = str(value_at(config, 'policy.type') or '')
+        env = config.get('env') or {}
+        if env.get('game'):
+            self.env_id = f'{env.get("id", "")}:{env["game"]}'
+        else:
+            self.env_id = str(env.get('id', ''))
 
     def __repr__(self) -> str:
         return f'Run({str(self.path)!r}, {self.label}, seed {self.seed}, {self.state} at env step {self.env_step})'
@@ -95,7 +106,9 @@ class Run:
     @property
     def speed(self) -> float | None:
         """Env steps per second of wall_s; None if that is not known."""
-        return self.env_step / self.wall_s if self.wall_s > 0 else None
+        if self.wall_s > 0:
+            return self.env_step / self.wall_s
+        return None
 
     @property
     def reason(self) -> str:
@@ -111,8 +124,12 @@ class Run:
     def last_and_best(self) -> tuple[float | None, float | None]:
         """The last and the best mean return of evaluations, or of training if there were none; None: no return yet."""
         metric = next((name for name in DEFAULT_METRICS if name in self.columns), None)
-        values = self.curve(metric)[1].tolist() if metric is not None else []
-        return (values[-1], max(values)) if values else (None, None)
+        values = []
+        if metric is not None:
+            values = self.curve(metric)[1].tolist()
+        if values:
+            return (values[-1], max(values))
+        return (None, None)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns env steps [n] and values [n] of lines with the metric. Raises: UserError with close names if none has it."""
@@ -127,9 +144,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """Reads the run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config is unreadable."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    if problem := next(_problems(config), ''):
+    problem = next(_problems(config), '')
+    if problem:
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
-    result, columns = _json(folder / RESULT), columns_of_log(folder / METRICS)
+    result = _json(folder / RESULT)
+    columns = columns_of_log(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
 
 
@@ -151,13 +170,18 @@ def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray],
         return 'running'
     if result:
         return next((known for known in ENDS if known == result.get('state')), 'killed')
-    last = columns['env_step'][-1] if len(columns['env_step']) else 0.0
+    last = 0.0
+    if len(columns['env_step']):
+        last = columns['env_step'][-1]
     rollout = value_at(config, 'policy.collect.n_sample') or 0
-    return 'done' if _reached_stop(config, columns) or last + rollout > config.get('max_env_step', 0) else 'stopped'
+    if _reached_stop(config, columns) or last + rollout > config.get('max_env_step', 0):
+        return 'done'
+    return 'stopped'
 
 
 def _reached_stop(config: dict[str, Any], columns: dict[str, np.ndarray]) -> bool:
-    stop_value, returns = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
+    stop_value = value_at(config, 'policy.eval.stop_value')
+    returns = columns.get('eval/return_mean')
     return stop_value is not None and returns is not None and bool((returns >= stop_value).any())
 
 
@@ -168,7 +192,10 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = [path] if (path / CONFIG).is_file() else _runs_in(path)
+        if (path / CONFIG).is_file():
+            inside = [path]
+        else:
+            inside = _runs_in(path)
         for folder in inside or [_folder_of(path)]:
             found.setdefault(folder.resolve(), folder)  # two paths may name one run
     return sorted(found.values(), key=lambda folder: (folder.name, str(folder)))
@@ -199,12 +226,16 @@ def curve_metric(runs: Sequence[Run], name: str | None = None) -> str:
     They are few if half of the runs have less than FEW: a curve of two points says less than that of the training episodes. The log names it.
     Raises: UserError as `resolve_metric`.
     """
-    metric, training = resolve_metric(runs, name), DEFAULT_METRICS[-1]
+    metric = resolve_metric(runs, name)
+    training = DEFAULT_METRICS[-1]
     n_each = [int(np.isfinite(run.columns[metric]).sum()) for run in runs if metric in run.columns]
     n_point = int(np.median(n_each))
     if name is not None or metric == training or n_point >= FEW or all(training not in run.columns for run in runs):
         return metric
-    number = 'one evaluation' if n_point == 1 else f'{n_point} evaluations'
+    if n_point == 1:
+        number = 'one evaluation'
+    else:
+        number = f'{n_point} evaluations'
     logger.info('a run has %s, so the curve is that of %s; --metric %s draws these', number, training, metric)
     return training
 
@@ -218,7 +249,8 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
     flats: dict[str, dict[str, str]] = {}
     values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # by name and key
     for run in runs:
-        flat, identity = _flat(run), _identity(run)
+        flat = _flat(run)
+        identity = _identity(run)
         flats[identity] = flat
         found[identity].append(run)
         for key, text in flat.items():
@@ -242,7 +274,8 @@ def samples(runs: Sequence[Run]) -> list[Run]:
     """
     ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
     kept = {run.path for run in {(_identity(run), run.seed): run for run in ordered}.values()}
-    if left := [str(run.path) for run in runs if run.path not in kept]:
+    left = [str(run.path) for run in runs if run.path not in kept]
+    if left:
         named = [*left[:N_NAMED], *([f'{len(left) - N_NAMED} more'] if len(left) > N_NAMED else [])]
         logger.info('left out, since another run has the same config and seed: %s', ', '.join(named))
     return [run for run in runs if run.path in kept]
@@ -277,7 +310,10 @@ def _flat(run: Run) -> dict[str, str]:
     """
     is_whole = {'max_env_step', 'policy', 'env'} <= run.config.keys()
     # schedules derive from max_env_step
-    config = without_derived_values(with_later_keys(run.config)) if is_whole else run.config
+    if is_whole:
+        config = without_derived_values(with_later_keys(run.config))
+    else:
+        config = run.config
     return {
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         for key, value in leaf_items(config)
@@ -309,7 +345,10 @@ def _no_run(path: Path) -> str:
     folders: list[str] = []
     with suppress(OSError):
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
-    nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
+    if missing == path:
+        nothing = 'there is no file or folder of that name'
+    else:
+        nothing = f'there is nothing at {missing}'
     return f'no run at {path}; {did_you_mean(missing.name, folders, nothing, missing.parent.joinpath)}'
 
 
@@ -337,7 +376,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         False: [],
         True: [],
     }  # with numbers of lines; True: evaluations
-    every, count = {False: 1, True: 1}, {False: 0, True: 0}
+    every = {False: 1, True: 1}
+    count = {False: 0, True: 0}
     skipped: tuple[int, str] | None = None
     with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
         for number, line in enumerate(iter(partial(file.readline, MAX_LINE), '')):
@@ -366,17 +406,23 @@ def _json(path: Path) -> dict[str, Any]:
     found = None
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(without_passwords(read_small(path).decode()))
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def _known(value: object) -> float:
-    return value if is_time(value) else 0.0
+    if is_time(value):
+        return value
+    return 0.0
 
 
 def _last(column: np.ndarray) -> float:
     """Returns the last finite number of a column; 0.0 if it has none."""
     known = column[np.isfinite(column)]
-    return float(known[-1]) if len(known) else 0.0
+    if len(known):
+        return float(known[-1])
+    return 0.0
 
 
 def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
@@ -392,7 +438,8 @@ def readable_runs(words: Sequence[str]) -> list[Run]:
 
     Raises: UserError if none can be read.
     """
-    runs, problems = [], []
+    runs = []
+    problems = []
     for path in find_runs([_place(word) for word in words]):
         try:
             runs.append(read_run(path))
@@ -408,15 +455,20 @@ def readable_runs(words: Sequence[str]) -> list[Run]:
 def one_run(word: str) -> Path:
     """Returns the one run or file that a word names: the newest run of a folder with several, which is logged."""
     path = _place(word)
-    return path if any((path / name).exists() for name in (CONFIG, 'checkpoints')) else _newest_in(path, word)
+    if any((path / name).exists() for name in (CONFIG, 'checkpoints')):
+        return path
+    return _newest_in(path, word)
 
 
 def _place(word: str | os.PathLike[str]) -> Path:
     """Returns the path that a word names, here or in the folder `runs`; for 'last', the newest run there."""
-    path, root = Path(word), Path(LoggerConfig().root)
+    path = Path(word)
+    root = Path(LoggerConfig().root)
     if path == Path('last') and not path.exists():
         return _newest_in(root, word)
-    return path if path.exists() or not (root / path).is_dir() else root / path
+    if path.exists() or not (root / path).is_dir():
+        return path
+    return root / path
 
 
 def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
@@ -432,7 +484,9 @@ def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
 def from_here(path: Path, root: Path | None = None) -> Path:
     """Returns a path relative to a folder that contains it, by default the current folder; other paths unchanged."""
     root = root or Path.cwd()
-    return path.relative_to(root) if path.is_relative_to(root) else path
+    if path.is_relative_to(root):
+        return path.relative_to(root)
+    return path
 
 
 def time_of(folder: Path) -> float:
@@ -447,13 +501,18 @@ def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
     configs gives several sides. The runs of one word, or of more than two, are grouped by config.
     Raises: UserError for fewer than two groups; as `named_runs`.
     """
-    parts = [[word] for word in words] if len(words) == 2 else [words]
+    parts: list[Sequence[str | os.PathLike[str]]] = [words]
+    if len(words) == 2:
+        parts = [[word] for word in words]
     sides = [(label, part[0], runs) for part in parts for label, runs in groups(named_runs(part)).items()]
     labels = [label for label, _, _ in sides]
     found = {f'{label} ({word})' if labels.count(label) > 1 else label: runs for label, word, runs in sides}
     if len(found) < 2:
         label, _, runs = sides[0]
-        what = 'the one run is' if len(runs) == 1 else f'all {len(runs)} runs are'
+        if len(runs) == 1:
+            what = 'the one run is'
+        else:
+            what = f'all {len(runs)} runs are'
         raise UserError(
             f'{what} of one config, {label}; name two to compare, e.g. zoo compare runs/cartpole_ppo runs/cartpole_ppg'
         )

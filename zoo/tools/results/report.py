@@ -88,8 +88,13 @@ def report(
     if is_named or any(name in run.columns for run in runs for name in RETURNS):
         metric = resolve_metric(runs, metric)
     by_label = groups(runs)
-    view = sweep_of(runs) if len(by_label) > 1 else None
-    grouped = _short_labels(by_label) if view is None else _trial_labels(by_label)
+    view = None
+    if len(by_label) > 1:
+        view = sweep_of(runs)
+    if view is None:
+        grouped = _short_labels(by_label)
+    else:
+        grouped = _trial_labels(by_label)
     numbers = numbers_of(grouped, metric, stat)
     are_tried = len(grouped) >= LEAST and len(_envs(grouped)) == 1
     is_best_first = view is not None or (are_tried and metric in RETURNS)
@@ -99,24 +104,49 @@ def report(
     elif is_best_first:
         numbers.sort(key=lambda group: math.inf if group.last is None else -group.last)
     grouped = {group.label: grouped[group.label] for group in numbers}
-    n_top = N_TOP if is_best_first and len(grouped) > N_COLOR else None
-    trials = [] if view is None else [view.trials[group.runs[0].run.label] for group in numbers]
+    n_top = None
+    if is_best_first and len(grouped) > N_COLOR:
+        n_top = N_TOP
+    if view is None:
+        trials = []
+    else:
+        trials = [view.trials[group.runs[0].run.label] for group in numbers]
     runs = [run for group in grouped.values() for run in group]
-    drawn_metric = metric if metric is None or is_named else curve_metric(runs)
-    videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
-    needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
-    settings, differing = changed_settings(configs), differing_keys(configs)
+    if metric is None or is_named:
+        drawn_metric = metric
+    else:
+        drawn_metric = curve_metric(runs)
+    if video is not None:
+        videos = [(video.name, read_video(video))]
+    else:
+        videos = _found_videos(grouped)
+    needs = needs_of(runs)
+    configs = [group[0].config for group in grouped.values()]
+    settings = changed_settings(configs)
+    differing = differing_keys(configs)
     leaves = {setting: [key for key in differing if f'{key}.'.startswith(f'{setting.key}.')] for setting in settings}
     between = [setting for setting in settings if leaves[setting]]
     names = list(dict.fromkeys(run.label for run in runs))
     importance = None
     if are_tried:
-        plain, last = [portable_config(config, needs.names) for config in configs], [group.last for group in numbers]
-        words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
-        better: Better = 'high' if metric in RETURNS else None
+        plain = [portable_config(config, needs.names) for config in configs]
+        last = [group.last for group in numbers]
+        if metric in RETURNS:
+            words = 'return at the end'
+        else:
+            words = f'{metric} at the end'
+        better: Better
+        if metric in RETURNS:
+            better = 'high'
+        else:
+            better = None
         if view is not None and sum(trial.value is not None for trial in trials) >= LEAST:
-            last, words = [trial.value for trial in trials], view.sweep.result_name
-            better = 'low' if view.sweep.minimises else 'high'
+            last = [trial.value for trial in trials]
+            words = view.sweep.result_name
+            if view.sweep.minimises:
+                better = 'low'
+            else:
+                better = 'high'
         importance = importance_of(plain, last, sum(leaves.values(), []), words, better)
     least = EARLY * max((run.env_step for run in runs), default=0)
 
@@ -124,7 +154,10 @@ def report(
         return run.env_step < least and not run.is_solved
 
     is_drawn = any(value_at(config, 'policy.eval.deterministic') is False for config in configs)
-    what = _and(names) if len(names) < 4 else f'{len(grouped)} configs'
+    if len(names) < 4:
+        what = _and(names)
+    else:
+        what = f'{len(grouped)} configs'
     if view is not None:
         what = f'{view.sweep.name}: a sweep of {len(grouped)} trials'
         between = [setting for setting in between if setting.key not in view.sweep.keys]
@@ -209,11 +242,17 @@ def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
     """Yields sentences about runs that are not done; with_reasons: about runs that recorded the reason of their end."""
     found: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
     for run in runs:
-        reason = run.reason if with_reasons else ''
+        if with_reasons:
+            reason = run.reason
+        else:
+            reason = ''
         if reason if with_reasons else run.state != 'done':
             found[STATES.get(run.state, ('ended early', 'ended early')), reason] += 1
     for (what, reason), n in found.items():
-        who = f'{n} of {len(runs)} runs' if n < len(runs) else f'All {n} runs'
+        if n < len(runs):
+            who = f'{n} of {len(runs)} runs'
+        else:
+            who = f'All {n} runs'
         yield f'{who if len(runs) > 1 else "The run"} {what[n > 1]}{": " if reason else ""}{reason}.'
 
 
@@ -251,7 +290,9 @@ def _envs(grouped: Groups) -> list[str]:
 
 def _and(names: Sequence[str]) -> str:
     *first, last = names
-    return f'{", ".join(first)} and {last}' if first else last
+    if first:
+        return f'{", ".join(first)} and {last}'
+    return last
 
 
 def _found_videos(grouped: Groups) -> list[tuple[str, Video]]:
@@ -316,11 +357,9 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
         rows = [RunNumbers(run, *((float(y[-1]), float(y.max())) if len(y) else (None, None))) for run, y in curves]
         last = [row.last for row in rows if row.last is not None]
         highest = [row.highest for row in rows if row.highest is not None]
-        values = (
-            [float(x) for x in (center(last, stat), *interval(last, stat), center(highest, stat))]
-            if last
-            else [None] * 4
-        )
+        values: list[float | None] = [None] * 4
+        if last:
+            values = [float(x) for x in (center(last, stat), *interval(last, stat), center(highest, stat))]
         found.append(GroupNumbers(label, rows, *values))
     return found
 
@@ -332,15 +371,21 @@ def time_shares(runs: Sequence[Run]) -> dict[str, float]:
     that is running or was killed, the shares of the last process are from the last line of the log.
     """
     found = [shares for run in runs if (shares := _shares(run)) is not None]
-    total = sum(means := np.mean(found, axis=0)) if found else 0.0
-    return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)} if total > 0 else {}
+    total = 0.0
+    if found:
+        total = sum(means := np.mean(found, axis=0))
+    if total > 0:
+        return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)}
+    return {}
 
 
 def has_all_times(run: Run) -> bool:
     """Whether `time_shares` covers the whole run: no earlier process was killed or wrote to another folder."""
     timed_s = run.result.get('timed_s')
     if is_time(timed_s):
-        return not run.result.get('n_killed') if _goes_on(run) else timed_s >= MIN_TIMED_SHARE * run.wall_s
+        if _goes_on(run):
+            return not run.result.get('n_killed')
+        return timed_s >= MIN_TIMED_SHARE * run.wall_s
     return False
 
 
@@ -348,13 +393,17 @@ def number(value: float | None, missing: str = '–') -> str:
     """Formats a number: 0.9664, 475.3, 12,345."""
     if value is None or not math.isfinite(value):
         return missing
-    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
+    if abs(value) >= 1000:
+        return f'{value:,.0f}'
+    return f'{value:.4g}'
 
 
 def steps(value: float) -> str:
     """Formats env steps in few characters: 950, 40.7k, 1.5M."""
     value = float(f'{value:.3g}')  # first, so that 999,999 is 1M
-    return short(value, 3) if value >= 1e3 else f'{value:.0f}'
+    if value >= 1e3:
+        return short(value, 3)
+    return f'{value:.0f}'
 
 
 def duration(seconds: float) -> str:
@@ -362,7 +411,9 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return '–'
     if seconds < 59.5:
-        return f'{seconds:.0f}{NBSP}s' if seconds >= 9.95 else f'{seconds:.1f}{NBSP}s'
+        if seconds >= 9.95:
+            return f'{seconds:.0f}{NBSP}s'
+        return f'{seconds:.1f}{NBSP}s'
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes + (rest >= 30 if minutes >= 60 else 0), 60)
     parts = ((hours, 'h'), (minutes, 'min'), (0 if hours else rest, 's'))
@@ -376,7 +427,9 @@ def seeds(runs: Sequence[Run]) -> str:
         return f'seed {values[0]}'
     if len(values) > 2 and all(b == a + 1 for a, b in pairwise(values)):
         return f'seeds {values[0]} to {values[-1]}'
-    return f'seeds {", ".join(map(str, values[:-1]))} and {values[-1]}' if len(values) < 9 else f'{len(values)} seeds'
+    if len(values) < 9:
+        return f'seeds {", ".join(map(str, values[:-1]))} and {values[-1]}'
+    return f'{len(values)} seeds'
 
 
 def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
@@ -387,16 +440,24 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
 def _shares(run: Run) -> np.ndarray | None:
     """Returns the time share of each of PARTS in a run; None if unknown."""
     found = run.result.get('seconds')  # of the processes that have ended
-    given = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
+    if isinstance(found, dict):
+        given = [found.get(name) for name in PARTS]
+    else:
+        given = [None]
     is_known = all(map(is_time, given)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
     seconds = np.array(given if is_known else [0] * len(PARTS), dtype=np.float64)
     if not is_known or _goes_on(run):
         logged = (run.columns.get(f'time/share_{name}', np.empty(0)) for name in PARTS)
         known = [values[np.isfinite(values)] for values in logged]
         if all(map(len, known)):
-            rest = max(run.wall_s - run.result['timed_s'], 0.0) if is_known else 1.0
+            if is_known:
+                rest = max(run.wall_s - run.result['timed_s'], 0.0)
+            else:
+                rest = 1.0
             seconds += rest * np.array([values[-1] for values in known])
-    return seconds / seconds.sum() if seconds.sum() > 0 else None
+    if seconds.sum() > 0:
+        return seconds / seconds.sum()
+    return None
 
 
 def _goes_on(run: Run) -> bool:

@@ -17,7 +17,9 @@ from zoo.tools.results.plot import COLORS, PAPER, TITLES, Theme, figure, svg_tex
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import Axis, Stat
 
-WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
+WIDE = (10.4, 4.4)
+NARROW = (3.7, 3.9)
+SMALL = (3.5, 2.3)
 """Sizes in inches. At these sizes, the text of a figure is as large as the text of the page."""
 N_MORE = 6
 OTHERS = 'plot-other'
@@ -92,7 +94,9 @@ def main_figure(
 
 def variable_of(i: int, n_top: int | None = None) -> str:
     """Returns the CSS variable of the colour of the i-th group. Args: n_top: see `figure`."""
-    return f'line-{i % N_COLOR}' if n_top is None or i < n_top else OTHERS
+    if n_top is None or i < n_top:
+        return f'line-{i % N_COLOR}'
+    return OTHERS
 
 
 def more_figures(
@@ -117,7 +121,10 @@ def read_video(path: Path) -> Video:
         raise UserError(f'the video {path} must end in {", ".join(KINDS)}, which browsers show; convert it')
     with refuse_failure(f'the video {path} cannot be read', 'name another file'):
         n_byte = path.stat().st_size
-        data = path.read_bytes() if n_byte <= MAX_BYTE else b''
+        if n_byte <= MAX_BYTE:
+            data = path.read_bytes()
+        else:
+            data = b''
     if n_byte > MAX_BYTE:
         raise UserError(
             f'the video {path} has {n_byte / 2**20:.0f} MB but a page takes {MAX_BYTE >> 20} MB; make a shorter one'
@@ -131,7 +138,10 @@ def read_video(path: Path) -> Video:
 def newest_video(run: Run) -> Path | None:
     """Returns the video with the highest env step in the folder `videos` of a run, without links; None if there is none."""
     folder = run.path / 'videos'
-    found = [] if folder.is_symlink() else [path for path in sorted(folder.glob('*')) if path.suffix.lower() in KINDS]
+    if folder.is_symlink():
+        found = []
+    else:
+        found = [path for path in sorted(folder.glob('*')) if path.suffix.lower() in KINDS]
     files = [x for x in found if x.is_file() and not (x.is_symlink() or x.name.startswith('.'))]  # '.': unfinished
     return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
 
@@ -139,7 +149,9 @@ def newest_video(run: Run) -> Path | None:
 def step_of(path: Path) -> int | None:
     """Returns the env step in a name such as step_40670.mp4; None if it has none."""
     found = re.search(r'step_0*(\d+)', path.stem)
-    return int(found[1]) if found else None
+    if found:
+        return int(found[1])
+    return None
 
 
 _X_WORDS: dict[Axis, str] = {'env_step': 'env steps', 'wall_s': 'wall time'}

@@ -102,7 +102,9 @@ def env_name(config: Mapping[str, Any]) -> str:
     """Returns a readable name of the env: 'CartPole-v1', 'atari: pong'."""
     env = config.get('env') or {}
     name = CODE_FILE.sub('', str(env.get('id', '')))
-    return f'{name}: {env["game"]}' if env.get('game') else name
+    if env.get('game'):
+        return f'{name}: {env["game"]}'
+    return name
 
 
 def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[Defaults]) -> Setting:
@@ -113,7 +115,10 @@ def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[
         if key in d and key not in NAMES
     }
     texts = list(dict.fromkeys(known.values())) or [NONE]
-    default = texts[0] if len(texts) == 1 else ', '.join(f'{text} ({policy})' for policy, text in known.items())
+    if len(texts) == 1:
+        default = texts[0]
+    else:
+        default = ', '.join(f'{text} ({policy})' for policy, text in known.items())
     return Setting(key, values, default, next((d[key][1] for d in defaults if key in d), ''))
 
 
@@ -141,7 +146,9 @@ def _portable(value: Any, names: Mapping[str, str]) -> Any:
             return [_portable(x, names) for x in value]
         case str():
             file, _, attribute = value.rpartition(':')
-            return f'{names[file]}:{attribute}' if file in names else CODE_FILE.sub('', value)
+            if file in names:
+                return f'{names[file]}:{attribute}'
+            return CODE_FILE.sub('', value)
     return value
 
 
@@ -168,7 +175,9 @@ def needs_of(runs: Sequence[Run]) -> Needs:
     found = list(dict.fromkeys([*named, *imports]))
     names = short_names([name for name in found if name.endswith('.py')])
     modules = [name for name in found if name not in names and not comes_with_zoo(name)]
-    homes = packages_distributions() if modules else {}
+    homes: Mapping[str, list[str]] = {}
+    if modules:
+        homes = packages_distributions()
     packages = {name: package for name in modules if (package := _package_of(name, homes)) is not None}
     beside = [
         *(Markup('the file <code>{}</code>').format(name) for name in dict.fromkeys(names.values())),
@@ -205,7 +214,11 @@ def commands(groups: Mapping[str, Sequence[Run]], needs: Needs) -> list[SavedCon
         text = yaml_text(portable_config(runs[0].config, needs.names))
         values = sorted({run.seed for run in runs})
         is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
-        seeds = f'{values[0]}..{values[-1]}' if is_range else ','.join(map(str, values))  # as `zoo train` takes them
+        # as `zoo train` takes them
+        if is_range:
+            seeds = f'{values[0]}..{values[-1]}'
+        else:
+            seeds = ','.join(map(str, values))
         command = f'zoo train {name} seed={seeds}{imports}'
         found[name] = SavedConfig(label, command, name, text, base64.b64encode(text.encode()).decode())
     return list(found.values())
@@ -222,12 +235,17 @@ def started_by(run: Run) -> str:
 def _imports_of(run: Run) -> Iterator[str]:
     """Yields the imports of the command that started a run; a file by the path that the config has for it."""
     words = run.result.get('command')
-    words = [*map(str, words)] if isinstance(words, list) else []
+    if isinstance(words, list):
+        words = [*map(str, words)]
+    else:
+        words = []
     for word, after in zip(words, [*words[1:], ''], strict=False):
         option, _, name = word.partition('=')
         if option == '--import' and (typed := name or after):
             parts = path_parts(typed)
-            files = _files(run.config) if typed.endswith('.py') else []
+            files = []
+            if typed.endswith('.py'):
+                files = _files(run.config)
             yield next((file for file in files if path_parts(file)[-len(parts) :] == parts), typed)
 
 

@@ -16,7 +16,10 @@ from zoo.tools.results.read import Run
 Stat = Literal['iqm', 'mean', 'median']
 WORDS: dict[Stat, str] = {'iqm': 'interquartile mean', 'mean': 'mean', 'median': 'median'}
 
-N_DRAW, LEVEL, SEED = 5_000, 0.95, 0  # of the bootstrap: draws, share of them inside the interval, seed
+# of the bootstrap: draws, share of them inside the interval, seed
+N_DRAW = 5_000
+LEVEL = 0.95
+SEED = 0
 N_AT_ONCE = 1 << 22  # numbers drawn at a time: 32 MB
 N_SPLIT = 200_000  # most ways to split runs that are all counted: 10 against 10 have 184,756
 
@@ -96,7 +99,8 @@ def improvement_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap of `probability_of_improvement`: draws runs of both sides. Args, Raises: as `interval`."""
     _check_draws(n_draw, level)
-    wins, rng = _wins(a, b), np.random.default_rng(seed)
+    wins = _wins(a, b)
+    rng = np.random.default_rng(seed)
     rows, cols = (rng.integers(n, size=(n_draw, n)) for n in wins.shape)
     shares = [wins[np.ix_(row, col)].mean() for row, col in zip(rows, cols, strict=True)]
     low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
@@ -111,14 +115,18 @@ def permutation_p(a: Sequence[float], b: Sequence[float], *, n_draw: int = 20_00
     Args, Raises: as `probability_of_improvement`.
     Source: the rank-sum test, Mann and Whitney 1947, with the exact distribution under permutation, ties included.
     """
-    n, n_all = len(_wins(a, b)), len(a) + len(b)
+    n = len(_wins(a, b))
+    n_all = len(a) + len(b)
     pooled = np.concatenate([np.asarray(x, dtype=np.float64) for x in (a, b)])
     ranks = _wins(pooled, pooled).sum(axis=1)  # one side's sum is its wins over the other, and n^2 / 2 among themselves
     if math.comb(n_all, n) <= N_SPLIT:
-        sums, n_more = ranks[np.array(list(combinations(range(n_all), n)))].sum(axis=1), 0
+        sums = ranks[np.array(list(combinations(range(n_all), n)))].sum(axis=1)
+        n_more = 0
     else:
         rng = np.random.default_rng(seed)
-        sums, n_more = np.array([ranks[rng.permutation(n_all)[:n]].sum() for _ in range(n_draw)]), 1  # and this split
+        # and this split
+        sums = np.array([ranks[rng.permutation(n_all)[:n]].sum() for _ in range(n_draw)])
+        n_more = 1
     middle = n * n_all / 2
     n_far = int(np.sum(np.abs(sums - middle) >= abs(ranks[:n].sum() - middle) - 1e-9))
     return (n_far + n_more) / (len(sums) + n_more)
@@ -150,8 +158,11 @@ def _kind(array: np.ndarray) -> str:
     """Returns a phrase that says what is wrong with an array that is empty or not finite."""
     if not array.size:
         return 'no number'
-    n_nan, n_inf = int(np.isnan(array).sum()), int(np.isinf(array).sum())
-    return f'{n_inf} infinite of {array.size} numbers' if n_inf else f'{n_nan} NaN of {array.size} numbers'
+    n_nan = int(np.isnan(array).sum())
+    n_inf = int(np.isinf(array).sum())
+    if n_inf:
+        return f'{n_inf} infinite of {array.size} numbers'
+    return f'{n_nan} NaN of {array.size} numbers'
 
 
 def _columns_by_runs(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -168,7 +179,10 @@ def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     runs, others = (np.asarray(x, dtype=np.float64) for x in (a, b))
     for name, x in (('a', runs), ('b', others)):
         if x.ndim != 1 or not len(x) or np.isnan(x).any():
-            problem = f'the shape {list(x.shape)}' if x.ndim != 1 else _kind(x)
+            if x.ndim != 1:
+                problem = f'the shape {list(x.shape)}'
+            else:
+                problem = _kind(x)
             raise UserError(
                 f'{name} has {problem} but must be [n_run] numbers, one or more; leave out runs without a value'
             )
@@ -213,7 +227,9 @@ class Band(NamedTuple):
 
     def parts(self) -> list[tuple[slice, int]]:
         """Returns stretches of steps with the same number of runs, and that number."""
-        starts = [0, *(np.flatnonzero(np.diff(self.n_run)) + 1), len(self.steps)] if len(self.steps) else []
+        starts = []
+        if len(self.steps):
+            starts = [0, *(np.flatnonzero(np.diff(self.n_run)) + 1), len(self.steps)]
         return [(slice(a, b), int(self.n_run[a])) for a, b in pairwise(starts)]
 
 
@@ -251,11 +267,13 @@ def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarra
 
     A run that was continued from an older checkpoint has steps twice: the later ones count.
     """
-    steps, values = run.columns[x], run.columns.get(metric)
+    steps = run.columns[x]
+    values = run.columns.get(metric)
     if values is None:
         return np.empty(0), np.empty(0)
     known = np.isfinite(steps) & np.isfinite(values) & (steps >= 0)
-    steps, values = steps[known], values[known]
+    steps = steps[known]
+    values = values[known]
     later = np.minimum.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]  # the lowest step of all lines that follow
     return steps[steps < later], values[steps < later]
 
@@ -266,7 +284,8 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
     Over wall time it begins when all runs have a value, and ends when the first run ends that does not keep its last one.
     If each run has a single point, all at about the same step, they are averaged at the last of these steps.
     """
-    points, keeps = [curve_points(run, metric, x) for run in runs], keep_last(runs, metric, x)
+    points = [curve_points(run, metric, x) for run in runs]
+    keeps = keep_last(runs, metric, x)
     grid = _joined_points(curves_on_grid(runs, metric, n_point, x), points)
     has_metric = ~np.isnan(grid.values).all(axis=1)
     known = [at for at, _ in points if len(at)]
@@ -274,8 +293,10 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
     kept = _without_ragged_ends(known, np.array(ends), grid.steps)
     if x == 'wall_s' and known:
         shared = (grid.steps >= max(at[0] for at in known)) & (grid.steps <= min(ends))
-        kept = shared if shared.any() else kept
-    steps, values = grid.steps[kept], grid.values[:, kept]
+        if shared.any():
+            kept = shared
+    steps = grid.steps[kept]
+    values = grid.values[:, kept]
     n_early = sum(at[-1] < end for at, end in zip(known, ends, strict=True))
     n_kept = sum(keep for (at, _), keep in zip(points, keeps, strict=True) if len(at))
     return Band(
@@ -319,8 +340,12 @@ def _without_ragged_ends(points: Sequence[np.ndarray], last: np.ndarray, steps: 
     fewer and fewer runs would be averaged. A gap is the median distance between consecutive points of a run.
     Args: last: the last step at which each run has a value.
     """
-    gaps = np.concatenate([np.diff(at) for at in points]) if points else np.empty(0)
+    if points:
+        gaps = np.concatenate([np.diff(at) for at in points])
+    else:
+        gaps = np.empty(0)
     if not len(gaps):
         return np.ones(len(steps), dtype=bool)
-    near, first = np.median(gaps) / 2, np.array([at[0] for at in points])
+    near = np.median(gaps) / 2
+    first = np.array([at[0] for at in points])
     return (steps >= first[first - first.min() < near].max()) & (steps <= last[last.max() - last < near].min())

@@ -79,4 +79,6 @@ def sweep_of(runs: Iterable[Run]) -> SweepView | None:
     if found is None:
         return None
     trials = {trial.label: trial for trial in found.trials}
-    return SweepView(found, trials) if all(run.label in trials for run in runs) else None
+    if all(run.label in trials for run in runs):
+        return SweepView(found, trials)
+    return None

@@ -41,7 +41,9 @@ def sorted_rows(rows: Sequence[Row], order: Order = 'time') -> list[Row]:
 def as_text(row: Row, root: Path | None = None) -> tuple[str, ...]:
     """Returns a row as texts in the order of HEADS; returns of training are marked. Args: root: paths are shown relative to it; None: the current folder."""
     run, label = row
-    origin = ' train' if run.is_never_evaluated else ''
+    origin = ''
+    if run.is_never_evaluated:
+        origin = ' train'
     return (
         str(from_here(run.path.absolute(), root)),
         label,
@@ -79,7 +81,9 @@ def number_text(value: float | None) -> str:
     """Formats a number: 475.3, 12,345; '-' for None."""
     if value is None:
         return '-'
-    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
+    if abs(value) < 10_000:
+        return f'{value:.4g}'
+    return f'{value:,.0f}'
 
 
 def table(rows: Sequence[Row]) -> str:
