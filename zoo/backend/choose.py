@@ -61,20 +61,35 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     """
     request = request._replace(eager_only=request.eager_only or why_not('graph', StepParts(model)))
     wants_c = request.executor in ('auto', 'native')
-    why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
+    if wants_c:
+        why_not_c = native.obstacle(model, dist, device)
+    else:
+        why_not_c = 'another executor is named'
     why_not_steps = request.eager_only or native.unknown_parts(request.components) or request.own_code
-    if problem := _problem(why_not_c or why_not_steps, device, request):
+    problem = _problem(why_not_c or why_not_steps, device, request)
+    if problem:
         raise UserError(problem)
     if not why_not_c and why_not_steps:
         is_compiled = not _why_not_compiled(model, device, request)
-        what = 'acting runs' if request.exploration == 'sample' else 'values are found'
-        fallback, how = (_graph(model, dist), 'compiled') if is_compiled else (Eager(model, dist), 'eagerly')
+        if request.exploration == 'sample':
+            what = 'acting runs'
+        else:
+            what = 'values are found'
+        if is_compiled:
+            fallback = _graph(model, dist)
+            how = 'compiled'
+        else:
+            fallback = Eager(model, dist)
+            how = 'eagerly'
         _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
         only_acts = bool(request.eager_only) or any(each.kind == 'option' for each in request.components)
         # an option may change any step
         return native.NativeExecutor(model, dist, fallback, only_acts, said=request.own_code)
     if not why_not_c:
-        what = 'updates and acting' if request.exploration == 'sample' else 'updates'
+        if request.exploration == 'sample':
+            what = 'updates and acting'
+        else:
+            what = 'updates'
         _say(request, f"{what} run in zoo's C code, not in PyTorch (processor level {native.level()})")
         return native.NativeExecutor(model, dist, is_named=request.executor == 'native')
     is_missing = wants_c and why_not_c == native.missing()
@@ -83,7 +98,10 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     why_not_compiled = _why_not_compiled(model, device, request)
     if not why_not_compiled:
         only_updates = device.type == 'cpu' or request.exploration_moves
-        what = 'updates are' if only_updates else 'updates and acting are'
+        if only_updates:
+            what = 'updates are'
+        else:
+            what = 'updates and acting are'
         _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return _graph(model, dist, is_named=request.executor == 'graph')
     if request.executor == 'auto' and not is_missing:
@@ -93,7 +111,9 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
 
 def executor_label(executor: Eager) -> str:
     """The name of an executor, with the instruction set where results depend on it: 'eager', 'graph', 'native v4'."""
-    return f'{executor.name} {native.level()}' if executor.name == 'native' else executor.name
+    if executor.name == 'native':
+        return f'{executor.name} {native.level()}'
+    return executor.name
 
 
 def env_compiler(request: ExecutorRequest, device: torch.device) -> Compile | None:
@@ -108,15 +128,22 @@ def env_compiler(request: ExecutorRequest, device: torch.device) -> Compile | No
 def missing_compiler(device: torch.device) -> str:
     """Why functions cannot be compiled for a device; empty if they can."""
     if device.type != 'cpu':
-        return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
+        if find_spec('triton'):
+            return ''
+        return 'triton, which compiles for GPUs, is not installed'
     name = os.environ.get('CXX') or ({'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
-    return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
+    if shutil.which(name):
+        return ''
+    return f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
 def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest) -> str:
     """Why the named executor cannot run the policy, and which one can, in a sentence; empty if it can, or none is named."""
     if request.executor == 'native' and why_not_all_c:
-        others = "'auto' or 'eager'" if request.eager_only else "'auto', 'eager' or 'graph'"
+        if request.eager_only:
+            others = "'auto' or 'eager'"
+        else:
+            others = "'auto', 'eager' or 'graph'"
         return f"policy.learn.executor is 'native' but {why_not_all_c}; use {others}"
     if request.executor == 'graph' and request.eager_only:
         return f"policy.learn.executor is 'graph' but {request.eager_only}; use 'auto' or 'eager'"

@@ -74,7 +74,11 @@ class Eager:
         split = as_step(step)
         plan = plan._replace(columns=split.prepare(self._dist, plan.columns))
         has_rest = plan.order.shape[1] % plan.batch_size != 0
-        n_kept = 1 if has_rest else max(KEPT_ROWS // plan.batch_size, 1)  # steps whose metrics are computed at once
+        # steps whose metrics are computed at once
+        if has_rest:
+            n_kept = 1
+        else:
+            n_kept = max(KEPT_ROWS // plan.batch_size, 1)
         kept: list[Found] = []
         metrics: list[Metrics] = []
         for minibatch in minibatches(plan):
@@ -98,7 +102,9 @@ class Eager:
     @torch.no_grad()
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
-        return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
+        if state is None:
+            return self._model.compute_critic(obs)
+        return self._model.compute_critic(obs, state)[0]
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
@@ -106,10 +112,14 @@ def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
 
     A block holds one pass, or several small ones that each begin as aligned as memory of their own, which keeps the bits.
     """
-    shape, n = (-1, plan.batch_size), plan.order.shape[1]
+    n = plan.order.shape[1]
+    shape = (-1, plan.batch_size)
     if n % plan.batch_size == 0 and plan.gather:
         n_byte = [n * x[:1].nbytes for _, x in leaves(plan.columns)]
-        n_pass = 1 if any(size % ALIGNMENT for size in n_byte) else GATHERED_BYTES // max(sum(n_byte), 1)
+        if any(size % ALIGNMENT for size in n_byte):
+            n_pass = 1
+        else:
+            n_pass = GATHERED_BYTES // max(sum(n_byte), 1)
         for orders in plan.order.split(max(n_pass, 1)):
             blocks = map_tensors(lambda x: x.index_select(0, orders.flatten()).unflatten(0, shape), plan.columns)  # noqa: B023
             yield from unbind_rows(_normalized(blocks, plan, 1))
@@ -121,7 +131,9 @@ def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
 def _normalized(columns: dict[str, Any], plan: StepPlan, dim: int) -> dict[str, Any]:
     """Normalises 'adv' if the plan says so, over all samples of a minibatch: dimensions from `dim` on, also of sequences."""
     if plan.normalize_adv:
-        weight = columns['weight'].flatten(dim) if 'weight' in columns else None
+        weight = None
+        if 'weight' in columns:
+            weight = columns['weight'].flatten(dim)
         columns['adv'] = normalize_advantage(columns['adv'].flatten(dim), weight, plan.ranks).view_as(columns['adv'])
     return columns
 
@@ -149,7 +161,8 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
             return {'logit': model.compute_actor(obs)}
         output: dict[str, Any] = model.compute_actor_critic(obs)
     else:
-        state = model.initial_state(len(first_leaf(obs))) if state is None else state
+        if state is None:
+            state = model.initial_state(len(first_leaf(obs)))
         if not with_value:
             return dict(zip(('logit', 'state'), model.compute_actor(obs, state), strict=True))
         output = model.compute_actor_critic(obs, state)
@@ -164,12 +177,17 @@ class ForwardActing:
     """
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
-        self._forward, self._obs_rows = forward, unbind_rows(obs)
+        self._forward = forward
+        self._obs_rows = unbind_rows(obs)
         self._are_aligned = [map_tensors(_is_aligned, row) for row in self._obs_rows]
-        self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
+        self._n_step = len(self._obs_rows) - 1
+        self._n_env = first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
-        self.state = None if initial_state is None else initial_state(self._n_env)
+        if initial_state is None:
+            self.state = None
+        else:
+            self.state = initial_state(self._n_env)
 
     def begin(self) -> None:
         """Nothing to prepare."""

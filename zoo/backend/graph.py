@@ -122,7 +122,10 @@ class _Update:
     """A step function over one model and its optimisers, compiled."""
 
     def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer]) -> None:
-        self._step, self._model, self._dist, self._optimizers = as_step(step), model, dist, optimizers
+        self._step = as_step(step)
+        self._model = model
+        self._dist = dist
+        self._optimizers = optimizers
         self._names: dict[_Static, list[str]] = {}  # of the metrics
         self._accumulates = any(each.mechanics.accumulate > 1 for each in optimizers)
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
@@ -157,7 +160,8 @@ class _Update:
             if outputs is None:  # nothing was written, so no step is lost
                 found.append(self._step(self._model, self._dist, self._optimizers, minibatch, loss, numbers))
                 continue
-            names, metrics = self._names[static], outputs[0].unbind()
+            names = self._names[static]
+            metrics = outputs[0].unbind()
             found.append(dict(zip(names, metrics, strict=False)))
             for optimizer, norm, moves in zip(self._optimizers, metrics[len(names) :], static.moves, strict=True):
                 if moves:
@@ -206,7 +210,11 @@ class _StandIn:
     def __init__(
         self, optimizer: FlatOptimizer, state: dict[str, Tensor], lr: Tensor, n_gathered: Tensor, moves: bool
     ) -> None:
-        self._optimizer, self._state, self._lr, self._n_gathered, self._moves = optimizer, state, lr, n_gathered, moves
+        self._optimizer = optimizer
+        self._state = state
+        self._lr = lr
+        self._n_gathered = n_gathered
+        self._moves = moves
         self.leaves = {name: x.detach().requires_grad_() for name, x in optimizer.cut(state['param']).items()}
         self.scaled_by: Tensor | None = None
         self.norm: Tensor
@@ -240,7 +248,8 @@ class _StandIn:
         if not self._moves:
             self._state['grad'].copy_(torch.where(ready, self._sum, self._state['grad']))
             return
-        rule, mechanics = self._optimizer.rule, self._optimizer.mechanics
+        rule = self._optimizer.rule
+        mechanics = self._optimizer.mechanics
         state = {**self._state, 'grad': self._sum}  # kept if it is not finite, to name the parameter that broke
         finite = self.norm.isfinite() & ready
         new = moved(rule, mechanics, state, self._grad, self._lr, finite, self.scaled_by)
@@ -262,8 +271,13 @@ class GraphActing(ForwardActing):
     ) -> None:
         super().__init__(self._act, obs)
         self._explore = explore
-        self._model, self._dist, self._draw, self._has_value = model, dist, draw, has_value
-        self._names = ('action', 'logit', 'value') if has_value else ('action', 'logit')
+        self._model = model
+        self._dist = dist
+        self._draw = draw
+        self._has_value = has_value
+        self._names = ['action', 'logit']
+        if has_value:
+            self._names.append('value')
         self._row: Obs = None
         self.code: tuple[Hashable, ...] = ()  # hooks and methods that were put on the model
         self.captures = True  # whether each step is a CUDA graph; False: another graph holds it

@@ -85,7 +85,10 @@ def _is_function(field: str) -> Callable[[StepParts], bool]:
 
     def is_used(parts: StepParts) -> bool:
         value = getattr(parts.loss, field, ())
-        components = value if isinstance(value, tuple) and not hasattr(value, 'kind') else (value,)
+        if isinstance(value, tuple) and not hasattr(value, 'kind'):
+            components = value
+        else:
+            components = (value,)
         return any(not hasattr(component, 'kind') for component in components)
 
     return is_used

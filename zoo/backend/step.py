@@ -30,7 +30,10 @@ def forward_rows(model: nn.Module, method: str, minibatch: Columns) -> tuple[dic
     output = getattr(model, method)(minibatch['obs'])
     if isinstance(output, dict):
         return output, minibatch
-    name = 'logit' if method == 'compute_actor' else 'value'
+    if method == 'compute_actor':
+        name = 'logit'
+    else:
+        name = 'value'
     return {name: output}, minibatch
 
 
@@ -185,7 +188,10 @@ class GradientStep(SplitStep):
 
 def checked(dist: ActionDist, columns: Columns) -> Columns:
     """Checks that columns with one number per sample have the same shape: [N, 1] and [N] would broadcast to [N, N]."""
-    lead = columns['logit'].shape[:-1] if 'logit' in columns else columns['return_'].shape
+    if 'logit' in columns:
+        lead = columns['logit'].shape[:-1]
+    else:
+        lead = columns['return_'].shape
     for name in ('adv', 'return_', 'value', 'weight'):
         if name in columns and columns[name].shape != lead:
             check_shape(name, columns[name], 'logit_new without its last dimension', lead)

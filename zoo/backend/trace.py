@@ -27,7 +27,8 @@ class CapturedCall:
     """
 
     def __init__(self, run: Run, n_fixed: int) -> None:
-        self._run, self._n_fixed = run, n_fixed
+        self._run = run
+        self._n_fixed = n_fixed
         self._stream: torch.cuda.Stream | None = None  # the first call makes it
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []  # where the graph reads
@@ -37,7 +38,8 @@ class CapturedCall:
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         if self._stream is None:
             return self._warm_up(inputs)
-        n, graph = self._n_fixed, self._graph
+        n = self._n_fixed
+        graph = self._graph
         if graph is None or any(a.data_ptr() != b.data_ptr() for a, b in zip(inputs[:n], self._inputs, strict=False)):
             graph = self._capture(inputs)
         for kind in self._kinds:
@@ -47,7 +49,8 @@ class CapturedCall:
 
     def _warm_up(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         device = inputs[0].device
-        current, self._stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        current = torch.cuda.current_stream(device)
+        self._stream = torch.cuda.Stream(device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             outputs = list(self._run(inputs))
@@ -96,7 +99,9 @@ class CompiledFunction:
     def __init__(
         self, function: Callable[[Any, Sequence[Tensor]], Sequence[Tensor]], what: str, constants: bool = False
     ) -> None:
-        self._function, self._what, self._constants = function, what, constants
+        self._function = function
+        self._what = what
+        self._constants = constants
         self._programs: dict[Any, Run] = {}
         self.failed = False
 
@@ -147,7 +152,9 @@ def compile_function(function: Callable[..., Sequence[Tensor]], what: str) -> Ca
 
     def run(*inputs: Tensor) -> Sequence[Tensor]:
         outputs = compiled(inputs)
-        return function(*inputs) if outputs is None else outputs
+        if outputs is None:
+            return function(*inputs)
+        return outputs
 
     return run
 

@@ -28,7 +28,10 @@ class Noise:
     """
 
     def __init__(self, dist: ActionDist, n_step: int, seed: int, device: torch.device) -> None:
-        self._dist, self._n_step, self._seed, self._device = dist, n_step, seed, device
+        self._dist = dist
+        self._n_step = n_step
+        self._seed = seed
+        self._device = device
         self._generator = torch_generator(seed, 'collect', device)
         self._collect_iter = 0
         self._n_drawn: dict[int, int] = {}
@@ -44,7 +47,9 @@ class Noise:
         """Draws the noise for all steps of a rollout of a group, [T, B, ...]."""
         n_drawn = self._n_drawn.get(first, 0)
         self._n_drawn[first] = n_drawn + 1
-        again = (n_drawn,) if n_drawn else ()
+        again = []
+        if n_drawn:
+            again = [n_drawn]
         reseed(self._generator, self._seed, 'collect', first, self._collect_iter, *again)
         return self._dist.noise((self._n_step, n_env), self._generator, self._device)
 
@@ -132,7 +137,9 @@ class NetworkPolicy(Policy):
         return {'action': self.dist.sample(logit, self.dist.noise((len(logit),), generator, self.device)), **output}
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
-        return self.dist.env_action if self.dist.is_bounded else None
+        if self.dist.is_bounded:
+            return self.dist.env_action
+        return None
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         return {'obs': obs, 'action': output['action'], **ends_of(timestep)}

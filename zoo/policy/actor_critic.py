@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -89,7 +89,9 @@ class ActorCriticPolicy(NetworkPolicy):
     def _overlap(self) -> float:
         """Samples that are learned from per env step: above 1 where sequences of whole rollouts overlap."""
         is_drawn = self.run.n_draw is not None  # then run.reuse counts the samples of a draw
-        return 1.0 if is_drawn or not self.has_state else n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
+        if is_drawn or not self.has_state:
+            return 1.0
+        return n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
 
     @cached_property
     def objective(self) -> Objective:
@@ -118,7 +120,8 @@ class ActorCriticPolicy(NetworkPolicy):
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)
         self._acts_with_value = self.has_state or bool(getattr(self._model, 'one_trunk', False))
-        if problem := next(filter(None, self._problems()), None):
+        problem = next(filter(None, self._problems()), None)
+        if problem:
             raise UserError(problem)
         self._is_unchecked = self.explores and self._explore.name != 'sample' and self.device.type != 'meta'
         self._first_obs: list[Obs] = []  # of each group of envs, until they are checked
@@ -141,11 +144,16 @@ class ActorCriticPolicy(NetworkPolicy):
         self.samples: Samples = builder.samples(self.options)
         self.memory: Any = builder.memory.value
         if self.learns:
-            training = partial(self._mode.steps, self.seed) if self._mode.differs else nullcontext
+            training: Callable[[int], AbstractContextManager[Any]] = nullcontext
+            if self._mode.differs:
+                training = partial(self._mode.steps, self.seed)
             self.passes: Passes = builder.passes(self.samples, self._execution, self.seed, self.device, training)
 
     def _filled_builder(self) -> UpdateBuilder:
-        entries = sequences(self.cfg.learn.sequence) if self.has_state else ROWS
+        if self.has_state:
+            entries = sequences(self.cfg.learn.sequence)
+        else:
+            entries = ROWS
         builder = UpdateBuilder(self.cfg, self.objective, self.run.ranks, entries)
         for option in self.options:
             option.fill(builder, self)
@@ -180,7 +188,9 @@ class ActorCriticPolicy(NetworkPolicy):
         return executor_label(self._execution.executor)
 
     def _behaviour(self, logit: Tensor) -> Tensor:
-        return logit if self._explore.name == 'sample' else self._explore(self.dist, logit)
+        if self._explore.name == 'sample':
+            return logit
+        return self._explore(self.dist, logit)
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
@@ -189,7 +199,10 @@ class ActorCriticPolicy(NetworkPolicy):
             self._first_obs.append(map_tensors(lambda x: x[0], obs))
         if moves(self._exploration):  # compiled acting holds the options as constants
             return super()._start_acting(obs, first)
-        explore = None if self._explore.name == 'sample' else self._explore
+        if self._explore.name == 'sample':
+            explore = None
+        else:
+            explore = self._explore
         noise = partial(self._noise.rollout, first=first)
         acting = self._execution.executor.start_acting(obs, noise, self._acts_with_value, explore)
         return acting or super()._start_acting(obs, first)

@@ -24,7 +24,9 @@ class AuxMemory:
     def __init__(self, n_part: int) -> None:
         self._n_part = n_part
         self._block: dict[str, Any] = {}
-        self.n_row, self.n_filled, self.n_since_phase = 0, 0, 0
+        self.n_row = 0
+        self.n_filled = 0
+        self.n_since_phase = 0
 
     @property
     def device(self) -> torch.device:
@@ -47,20 +49,26 @@ class AuxMemory:
 
     def end_phase(self) -> None:
         """Called after an auxiliary phase: removes all rows; the block stays allocated."""
-        self.n_row, self.n_filled, self.n_since_phase = 0, 0, 0
+        self.n_row = 0
+        self.n_filled = 0
+        self.n_since_phase = 0
 
     def columns(self) -> dict[str, Any]:
         """The stored rows, [M] each, as views of the block; valid until the next `append`."""
-        return map_tensors(lambda x: x[: self.n_row], self._block) if self.n_row else {}
+        if self.n_row:
+            return map_tensors(lambda x: x[: self.n_row], self._block)
+        return {}
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Stores rows that count as n_filled batches; a new block also has room for the batches that are to come."""
-        if misfits := self._misfits(part):
+        misfits = self._misfits(part)
+        if misfits:
             raise UserError(
                 f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form in '
                 '`_get_train_sample`'
             )
-        n, n_left = len(part['return_']), self._n_part - self.n_filled - n_filled
+        n = len(part['return_'])
+        n_left = self._n_part - self.n_filled - n_filled
         n_row = self.n_row + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             kept = self.columns()

@@ -70,7 +70,10 @@ def _like(base: type, key: str, value: Any) -> Any:
     if isinstance(value, KINDS):
         return value
     if is_method != callable(value):
-        wanted = 'a function' if is_method else f'a value like {shown(kept)}'
+        if is_method:
+            wanted = 'a function'
+        else:
+            wanted = f'a value like {shown(kept)}'
         raise UserError(f'{key} is {shown(value)} but {base.__name__}.{key} is {wanted}; give one')
     return next((kind(value) for kind in KINDS if isinstance(kept, kind)), value)
 
@@ -119,7 +122,8 @@ class Policy(ABC):
     """Whether `_forward_learn` also takes the dicts of buffer 'multi', with separate batches for 'policy', 'value' or both."""
     calls_learn_aux: ClassVar[bool] = False
     """Whether `_forward_learn` calls `learn_aux` itself; otherwise `learn_mode.forward` calls it after each batch."""
-    sequence_len, sequence_stride = 1, 1
+    sequence_len = 1
+    sequence_stride = 1
     """Steps in one entry of the samples, above 1 for a recurrent model; steps from the start of one entry to the next."""
     compile_env: Compile | None = None
     """Compiler for the step of envs that are tensor programs; None: this run does not compile them."""
@@ -139,22 +143,37 @@ class Policy(ABC):
         action_mode: Literal['clip', 'rescale'] = 'clip',
         run: RunInfo | None = None,
     ) -> None:
-        if (dtype := torch.get_default_dtype()) != torch.float32:
+        dtype = torch.get_default_dtype()
+        if dtype != torch.float32:
             raise UserError(
                 f"torch's default dtype is {dtype} but policies compute in float32; "
                 'call torch.set_default_dtype(torch.float32) before'
             )
-        self.run = RunInfo() if run is None else run
-        self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
+        if run is None:
+            self.run = RunInfo()
+        else:
+            self.run = run
+        self.cfg = cfg
+        self.obs_space = obs_space
+        self.action_space = action_space
+        self.seed = seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as in tensors
-        if (default := torch.get_default_device().type) not in ('cpu', self.device.type):
+        default = torch.get_default_device().type
+        if default not in ('cpu', self.device.type):
             raise UserError(
                 f"torch's default device is {default} but the policy is on {self.device}; "
                 "call torch.set_default_device('cpu') before, and choose a device by policy.device"
             )
-        self._fields = tuple(enable_field) if enable_field is not None else MODES
-        self.given_model: str | None = None if model is None else type(model).__name__
+        if enable_field is not None:
+            self._fields = tuple(enable_field)
+        else:
+            self._fields = MODES
+        self.given_model: str | None
+        if model is None:
+            self.given_model = None
+        else:
+            self.given_model = type(model).__name__
         if model is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
@@ -300,12 +319,15 @@ class Policy(ABC):
     def _optional_obs(self) -> tuple[str, ...]:
         """Entries of a Dict observation that acting does not read."""
         leaves = getattr(self._model, 'actor_leaves', None)
-        names = self.obs_space.spaces if isinstance(self.obs_space, Dict) else ()
-        return () if leaves is None else tuple(name for name in names if name not in leaves)
+        if leaves is None or not isinstance(self.obs_space, Dict):
+            return ()
+        return tuple(name for name in self.obs_space.spaces if name not in leaves)
 
     def _initial_state(self) -> Callable[[int], State] | None:
         """Function that makes the recurrent state of B envs at the start of an episode; None for a model without state."""
-        return self._model.initial_state if keeps_state(self._model) else None
+        if keeps_state(self._model):
+            return self._model.initial_state
+        return None
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
         """Function that converts the policy's actions for the env, before `ActionMap`; None: they need no conversion."""
@@ -335,7 +357,9 @@ class Policy(ABC):
         from zoo.backend.trace import named_tensors
 
         has_list = self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None))
-        left_out = dict(self._model.critic_parameters()) if has_list else {}
+        left_out = {}
+        if has_list:
+            left_out = dict(self._model.critic_parameters())
         return {name: x.detach() for name, x in named_tensors(self._model).items() if name not in left_out}
 
     def _monitor_vars_learn(self) -> list[str]:
@@ -410,7 +434,9 @@ class Policy(ABC):
         """The functions that an evaluator uses."""
         self._need('eval')
         draws = type(self)._forward_sample is not Policy._forward_sample
-        sample = self._forward_sample if draws else None
+        sample = None
+        if draws:
+            sample = self._forward_sample
         return EvalMode(self._forward_eval, self._initial_state(), self._env_action(), sample)
 
     def act(self, obs: Raw, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
@@ -480,12 +506,16 @@ class Policy(ABC):
 
     def env_action(self, action: Tensor) -> Any:
         """Converts a batch of this policy's actions [B, ...] to arrays for the env: clipped or rescaled to its bounds."""
-        change, given = self._env_action(), torch.as_tensor(action)
+        change = self._env_action()
+        given = torch.as_tensor(action)
         return self._action_map(given if change is None else change(given))
 
     def __repr__(self) -> str:
         n = sum(p.numel() for p in self._model.parameters())
-        modes = '' if self._fields == MODES else f', modes {"/".join(self._fields)}'
+        if self._fields == MODES:
+            modes = ''
+        else:
+            modes = f', modes {"/".join(self._fields)}'
         return (
             f'<{type(self).__name__} {self.cfg.type!r}: {type(self._model).__name__} of {n:,} parameters on {self.device}{modes}\n'
             f'  observations {shorten(space_words(self.obs_space), 160)}\n'

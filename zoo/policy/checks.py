@@ -36,7 +36,9 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
     """Conflict between the model and policy.learn.sequence. cfg: the resolved section `policy`; fields: the modes built."""
     if has_state:
         only_acts = not {'learn', 'collect'} & set(fields)
-        return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
+        if only_acts:
+            return ''
+        return sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
     if plain(cfg.learn.sequence) == plain(SequenceConfig()):
         return ''
     return (
@@ -49,7 +51,8 @@ def component_problem(
     cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Component, dist: ActionDist
 ) -> str:
     """Conflict between components of the config, the resolved section `policy`. given_model: class of a user's own model."""
-    learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
+    learn = cfg.learn
+    estimator = name_of(cfg.collect.estimator)
     value_loss = name_of(learn.value_loss)
     if given_model is not None and objective.n_value > 1:
         return (
@@ -61,7 +64,8 @@ def component_problem(
             "policy.collect.estimator is 'vtrace', whose ratios are 1 where advantages are computed once: it would be gae; "
             "use policy.learn.recompute_adv=true, or estimator 'gae'"
         )
-    if problem := _exploration_problem(cfg, objective):
+    problem = _exploration_problem(cfg, objective)
+    if problem:
         return problem
     if learn.dual_clip is not None and objective.surrogate.name in NO_PLAIN_GAIN:
         return (
@@ -82,9 +86,11 @@ def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     if name == 'sample' or (cfg.learn.target_kl is None and not penalties):
         return ''
     if cfg.learn.target_kl is None:
-        what, drop = f'the policy loss has the penalty {penalties[0]!r}', 'no such penalty'
+        what = f'the policy loss has the penalty {penalties[0]!r}'
+        drop = 'no such penalty'
     else:
-        what, drop = f'policy.learn.target_kl is {cfg.learn.target_kl:g}', 'target_kl null'
+        what = f'policy.learn.target_kl is {cfg.learn.target_kl:g}'
+        drop = 'target_kl null'
     return (
         f'{what} but policy.collect.exploration is {name!r}: its KL is that from the policy that acted, so exploration would '
         f"count as a change of the policy; use exploration 'sample', or {drop}"
@@ -100,14 +106,17 @@ def unread_problem(
       cfg: the resolved section `policy`; default: the defaults of the policy's class, `type(policy).config()`.
       n_draw: draws of a buffer for each rollout; None: each rollout is one batch.
     """
-    learn, estimator, model = cfg.learn, name_of(cfg.collect.estimator), cfg.model
+    learn = cfg.learn
+    estimator = name_of(cfg.collect.estimator)
+    model = cfg.model
     obs_clip = getattr(model, 'obs_clip', None)
     if obs_clip not in (None, OBS_CLIP) and getattr(model, 'obs_norm', None) is False:
         return (
             f'policy.model.obs_clip is {obs_clip:g} but observations are not normalised, so nothing is clipped; set '
             'policy.model.obs_norm=true, or leave obs_clip out'
         )
-    surrogate, value_loss = objective.surrogate.name, objective.value_loss
+    surrogate = objective.surrogate.name
+    value_loss = objective.value_loss
     if estimator in NO_LAMBDA and _is_set(cfg.collect.gae_lambda, default.collect.gae_lambda):
         return (
             f'policy.collect.gae_lambda is {cfg.collect.gae_lambda:g} but estimator {estimator!r} has no lambda; leave '
@@ -120,10 +129,16 @@ def unread_problem(
             f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {objective.surrogate_said} nor value_loss '
             f"{value_loss.name!r} reads it; leave clip_ratio out, or use surrogate 'clip'"
         )
-    optimizer = learn.optimizer if isinstance(learn.optimizer, dict) else {'type': learn.optimizer}
+    if isinstance(learn.optimizer, dict):
+        optimizer = learn.optimizer
+    else:
+        optimizer = {'type': learn.optimizer}
     has_eps = optimizer['type'] == 'sgd' or optimizer.get('eps') is not None
     if has_eps and _is_set(learn.adam_eps, default.learn.adam_eps):
-        why = 'has none' if optimizer['type'] == 'sgd' else f'has the eps {optimizer["eps"]:g}'
+        if optimizer['type'] == 'sgd':
+            why = 'has none'
+        else:
+            why = f'has the eps {optimizer["eps"]:g}'
         return (
             f'policy.learn.adam_eps is {learn.adam_eps:g} but optimizer {optimizer["type"]!r} {why}; leave adam_eps out'
         )
@@ -132,9 +147,13 @@ def unread_problem(
 
 def _pass_problem(cfg: ActorCriticPolicyConfig, n_draw: int | None, has_state: bool) -> str:
     """Returns a sentence if target_kl or accumulate needs more gradient steps than an update has."""
-    learn, n_sample = cfg.learn, cfg.collect.get('n_sample')
+    learn = cfg.learn
+    n_sample = cfg.collect.get('n_sample')
     n_pass = learn.get('epoch_per_collect', learn.get('actor_epoch_per_collect', 1))
-    n_minibatch = 1 if learn.batch_size is None else None  # None: not known
+    # None: not known
+    n_minibatch = None
+    if learn.batch_size is None:
+        n_minibatch = 1
     if learn.batch_size is not None and n_draw is None and not has_state and n_sample is not None:
         n_minibatch = max(n_sample // learn.batch_size, 1)
     if learn.target_kl is not None and n_pass == n_minibatch == 1:

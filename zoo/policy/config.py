@@ -121,9 +121,13 @@ Weight = Annotated[float, Field(ge=0)]
 
 def why_not_here(device: str) -> str:
     """Returns a clause that says why this machine does not have a device; '' if it has it."""
-    n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    n_cuda = 0
+    if torch.cuda.is_available():
+        n_cuda = torch.cuda.device_count()
     is_here = not device.startswith('cuda') or int(device.partition(':')[2] or 0) < n_cuda
-    return '' if is_here else f'torch finds {n_cuda} CUDA devices here'
+    if is_here:
+        return ''
+    return f'torch finds {n_cuda} CUDA devices here'
 
 
 def device_of(name: str) -> torch.device:
@@ -133,7 +137,8 @@ def device_of(name: str) -> torch.device:
         raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if name != 'cpu' and not torch.cuda.is_available():
         raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
-    if problem := why_not_here(name):
+    problem = why_not_here(name)
+    if problem:
         raise UserError(f"policy.device is {name!r} but {problem}; use 'auto' or 'cpu'")
     return torch.device(name)
 
@@ -323,7 +328,9 @@ def of_today(policy: Any) -> None:
     """Translates the old keys in a stored section `policy` in place, if it is one and its type is registered."""
     kind: Any = value_at(policy, 'type')
     is_known = isinstance(kind, str) and kind in POLICY_REGISTRY
-    config = getattr(POLICY_REGISTRY.get(kind), 'config', None) if is_known else None
+    config = None
+    if is_known:
+        config = getattr(POLICY_REGISTRY.get(kind), 'config', None)
     for name, field in getattr(config, 'model_fields', {}).items():
         if is_section(field) and name in policy:
             policy[name] = field.annotation.of_today(policy[name])

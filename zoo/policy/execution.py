@@ -29,7 +29,8 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
 
     Raises: UserError for a model that cannot be trained on several ranks.
     """
-    if not (number := rank_count_text(ranks)):
+    number = rank_count_text(ranks)
+    if not number:
         return
     for name, module in model.named_modules():
         is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
@@ -48,14 +49,20 @@ def executor_request(
     policy: Owner, loss: LossSpec, exploration: Component, step_per_env_step: float
 ) -> ExecutorRequest:
     """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
-    cfg, run = policy.cfg.learn, policy.run
-    n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
+    cfg = policy.cfg.learn
+    run = policy.run
+    if run.max_env_step is None:
+        n_step = None
+    else:
+        n_step = run.max_env_step * step_per_env_step
     if not policy.explores:
         return ExecutorRequest('eager', cfg.compile, n_step)
     own = [component for option in policy.options for component in option.components]
     own = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda each: each.kind == 'option')
     components = (*policy.objective.components, *own)
-    is_summed = f'gradients are summed over {number}' if (number := rank_count_text(run.ranks)) else ''
+    is_summed = ''
+    if number := rank_count_text(run.ranks):
+        is_summed = f'gradients are summed over {number}'
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
     return ExecutorRequest(
         cfg.executor,
@@ -76,7 +83,10 @@ class Execution:
     """
 
     def __init__(self, model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> None:
-        self._model, self._dist, self._device, self.request = model, dist, device, request
+        self._model = model
+        self._dist = dist
+        self._device = device
+        self.request = request
         self.executor = choose_executor(model, dist, device, request)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +115,8 @@ class ModelMode:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._model, self._device = model, device
+        self._model = model
+        self._device = device
         self._kept = [module for module in model.modules() if not trains_in_steps(module)]
         self.differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
         for module in model.modules():
@@ -120,7 +131,8 @@ class ModelMode:
             yield
             return
         own = stream(seed, 'model steps', train_iter)
-        is_cuda, number = self._device.type == 'cuda', int(own.generate_state(1, np.uint64)[0]) >> 1
+        is_cuda = self._device.type == 'cuda'
+        number = int(own.generate_state(1, np.uint64)[0]) >> 1
         with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
             torch.default_generator.manual_seed(number)
             if is_cuda:

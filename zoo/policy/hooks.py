@@ -52,7 +52,8 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
 @contextmanager
 def listening(new: Listener | None) -> Iterator[None]:
     """Context in which every gradient is shown to the listener `new`; None: to nobody."""
-    before, here.listener = here.listener, new
+    before = here.listener
+    here.listener = new
     try:
         yield
     finally:

@@ -44,7 +44,8 @@ class Session:
     """
 
     def __init__(self, policy: InferencePolicy) -> None:
-        self._policy, self._mode = policy, policy.eval_mode
+        self._policy = policy
+        self._mode = policy.eval_mode
         self.state: State = None
 
     def reset(self) -> None:
@@ -65,11 +66,16 @@ class Session:
         if not isinstance(deterministic, bool):
             raise UserError(f'deterministic is {shown(deterministic)} but must be true or false')
         batch, is_single = read_obs(self._policy, obs)
-        forward = self._mode.forward if deterministic else self._drawing(generator)
+        if deterministic:
+            forward = self._mode.forward
+        else:
+            forward = self._drawing(generator)
         output = forward(batch, self._before(len(first_leaf(batch)), begins))
         self.state = output.get('state')
         actions = self._policy.env_action(output['action'])
-        return first_row(actions) if is_single else actions
+        if is_single:
+            return first_row(actions)
+        return actions
 
     def _drawing(self, generator: torch.Generator | None) -> Callable[[Obs, State], dict[str, Any]]:
         draw = self._mode.sample
@@ -87,7 +93,8 @@ class Session:
     def _before(self, n_env: int, begins: Raw) -> State:
         if self.state is None or self._mode.initial_state is None:
             return None
-        if (n := len(first_leaf(self.state))) != n_env:
+        n = len(first_leaf(self.state))
+        if n != n_env:
             raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
         if begins is None:
             return self.state
@@ -109,7 +116,8 @@ def read_obs(policy: InferencePolicy, obs: Raw) -> tuple[Obs, bool]:
         )
     batch = obs_to_tensor(space, _off_device(obs), optional=policy._optional_obs())
     is_single = n_lead(space, batch) == 0
-    batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
+    if is_single:
+        batch = map_tensors(lambda x: x.unsqueeze(0), batch)
     if mask_space(space) is not None and bool((none := forbids_all(policy.action_space, batch[ACTION_MASK])).any()):
         row = int(none.nonzero()[0])
         raise UserError(f'the action mask of observation {row} forbids every action; it must allow one or more')
@@ -122,7 +130,9 @@ def _off_device(obs: Raw) -> Raw:
         return {name: _off_device(each) for name, each in obs.items()}
     if isinstance(obs, tuple):
         return tuple(map(_off_device, obs))
-    return obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs
+    if isinstance(obs, Tensor):
+        return obs.detach().cpu().numpy()
+    return obs
 
 
 class Sampled(NamedTuple):
@@ -149,7 +159,9 @@ class ActionDistribution:
     """
 
     def __init__(self, dist: ActionDist, param: Tensor, is_single: bool) -> None:
-        self._dist, self._rows, self._is_single = dist, param, is_single
+        self._dist = dist
+        self._rows = param
+        self._is_single = is_single
 
     @property
     def name(self) -> str:
@@ -192,14 +204,20 @@ class ActionDistribution:
         return self._out(self._dist.kl(self._rows, other._rows))
 
     def _actions(self, action: Raw) -> Tensor:
-        dtype = torch.int64 if self._dist.is_index else torch.float32
+        if self._dist.is_index:
+            dtype = torch.int64
+        else:
+            dtype = torch.float32
         try:
             given = torch.as_tensor(action, device=self._rows.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f'action is {shown(action)} but must be an array or tensor of numbers') from error
         if self._dist.is_index and not torch.equal(given, given.to(dtype).to(given.dtype)):
             raise UserError(f'action is {shown(action)} but the policy chooses by index; give integers')
-        rows = given.to(dtype).unsqueeze(0) if self._is_single else given.to(dtype)
+        if self._is_single:
+            rows = given.to(dtype).unsqueeze(0)
+        else:
+            rows = given.to(dtype)
         try:
             self._dist.check_action(rows, self._rows.shape[:-1])
         except ValueError as error:
@@ -207,4 +225,6 @@ class ActionDistribution:
         return rows
 
     def _out(self, rows: Tensor) -> Tensor:
-        return rows[0] if self._is_single else rows
+        if self._is_single:
+            return rows[0]
+        return rows

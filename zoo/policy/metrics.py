@@ -22,7 +22,9 @@ MAXIMA = ('ratio_max', 'adv_abs_max')
 
 def summary(name: str, values: Tensor) -> Tensor:
     """A metric of several steps or batches [n] as one number."""
-    return values.max() if name in MAXIMA else values.mean()
+    if name in MAXIMA:
+        return values.max()
+    return values.mean()
 
 
 def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,7 +69,9 @@ def over_ranks(name: str, values: Tensor) -> Tensor:
     """A metric of several ranks [n] as one number: the largest of maxima, the least of minima, else the mean."""
     if name in MAXIMA or name.endswith('_max'):
         return values.max()
-    return values.min() if name.endswith('_min') else values.mean()
+    if name.endswith('_min'):
+        return values.min()
+    return values.mean()
 
 
 def total_loss(metrics: Metrics, loss: LossSpec, numbers: StepNumbers) -> Tensor:
@@ -89,14 +93,20 @@ def total_loss(metrics: Metrics, loss: LossSpec, numbers: StepNumbers) -> Tensor
 
 def adv_abs_max(batch: Columns) -> Tensor:
     """The largest |advantage| of the rows with a weight above 0, before any normalisation."""
-    adv, weight = batch['adv'], batch.get('weight', None)
+    adv = batch['adv']
+    weight = batch.get('weight', None)
     return (adv if weight is None else torch.where(weight > 0, adv, 0.0)).abs().max()
 
 
 def explained_variance(batch: Columns) -> Tensor:
     """1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 as good as a constant."""
-    return_, value, weight = batch['return_'], batch['value'], batch.get('weight', None)
-    valid = None if weight is None else weight > 0
+    return_ = batch['return_']
+    value = batch['value']
+    weight = batch.get('weight', None)
+    if weight is None:
+        valid = None
+    else:
+        valid = weight > 0
     return 1 - _variance(return_ - value, valid) / _variance(return_, valid).clamp(min=1e-12)
 
 

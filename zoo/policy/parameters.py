@@ -74,7 +74,10 @@ def make_optimizer(
     named = list(named)
     if not any(p.requires_grad for _, p in named):
         raise UserError(all_frozen)
-    eps = () if learn.get('adam_eps') is None else (learn['adam_eps'],)  # only some sections have adam_eps
+    # only some sections have adam_eps
+    eps = []
+    if learn.get('adam_eps') is not None:
+        eps = [learn['adam_eps']]
     optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, learn['optimizer'])(named, *eps)
     optimizer.ranks = ranks
     return optimizer
@@ -88,7 +91,10 @@ def _unmatched(pattern: str, names: Sequence[str]) -> str:
     """Returns a sentence about a pattern that matches none of the names, with the closest names or modules."""
     parts = list(dict.fromkeys(name.partition('.')[0] for name in names))
     near = closest(pattern, names) or [f'{part}.*' for part in closest(pattern.partition('.')[0], parts)]
-    guess = f'did you mean {" or ".join(near)}?' if near else f'its parts are {", ".join(parts)}'
+    if near:
+        guess = f'did you mean {" or ".join(near)}?'
+    else:
+        guess = f'its parts are {", ".join(parts)}'
     return f'policy.learn.freeze has {pattern!r}, which matches no parameter of the model; {guess}'
 
 
@@ -117,15 +123,20 @@ def load_partly(model: nn.Module, normalizers: nn.Module, state: Mapping[str, An
     """
     report = PartialLoad([], [], [], [])
     for module, key in ((model, 'model'), (normalizers, 'normalizer')):
-        own, given = module.state_dict(), state.get(key, {})
+        own = module.state_dict()
+        given = state.get(key, {})
         wanted = [name for name in own if any(fnmatchcase(name, each) for each in only)]
         report.unused.extend(name for name in given if name not in wanted)
         for name in wanted:
-            value, found = own[name], given.get(name)
+            value = own[name]
+            found = given.get(name)
             if found is None:
                 report.missing.append(name)
             elif not isinstance(found, torch.Tensor) or found.shape != value.shape:
-                shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                if isinstance(found, torch.Tensor):
+                    shape = str(list(found.shape))
+                else:
+                    shape = type(found).__name__
                 report.misfits.append(f'{name}: {shape} in the state, {list(value.shape)} here')
             else:
                 value.copy_(found)

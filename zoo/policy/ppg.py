@@ -41,7 +41,10 @@ def value_step(
     numbers: StepNumbers,
 ) -> Found:
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
-    method = 'compute_critic' if n_output_of(loss.value_loss) == 1 else 'compute_critic_output'
+    if n_output_of(loss.value_loss) == 1:
+        method = 'compute_critic'
+    else:
+        method = 'compute_critic_output'
     output, minibatch = loss.forward(model, method, minibatch)
     value, metrics = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
     total = value * numbers.value_weight
@@ -83,7 +86,8 @@ def aux_step(
 
 def joint_loss(dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch) -> tuple[Tensor, Tensor]:
     """0.5 mean((R - aux_value)^2) and mean(KL(old || new)), 0-dim, from the output of the model's `compute_aux`."""
-    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    return_ = minibatch['return_']
+    weight = minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
         from zoo.rl_utils.losses import ppg_data, ppg_joint_error
 
@@ -281,8 +285,15 @@ class PPGPolicy(ActorCriticPolicy):
             self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # rows (or sequences) of a minibatch
-        self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight  # in value and auxiliary phase
-        self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
+        # in value and auxiliary phase
+        if cfg.value_weight is None:
+            self._value_weight = 1.0
+        else:
+            self._value_weight = cfg.value_weight
+        if self.objective.n_value > 1:
+            self._aux_value_loss = self.objective.value_loss
+        else:
+            self._aux_value_loss = MSE
         warn_of_short_run(self)
         super()._init_learn()
         if self.executor_name.startswith('native') and self.phase.step is not aux_step:
@@ -290,7 +301,10 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Makes separate optimisers for actor and critic, so that the momentum of one never changes the other."""
-        critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
+        if self._shares_network:
+            critic = set()
+        else:
+            critic = {name for name, _ in self._model.critic_parameters()}
         groups = parameters_by_role(self._model, critic)
         optimizers = {role: self._make_optimizer(named) for role, named in groups.items() if named}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
@@ -327,19 +341,25 @@ class PPGPolicy(ActorCriticPolicy):
 
     @property
     def _policy_step(self) -> Any:
-        return self.joint_step if self._shares_network else self.policy_step
+        if self._shares_network:
+            return self.joint_step
+        return self.policy_step
 
     @property
     def _value_step(self) -> Any:
-        return self.joint_step if self._shares_network else self.value_step
+        if self._shares_network:
+            return self.joint_step
+        return self.value_step
 
     def _coefficients(self) -> dict[str, float]:
         is_half = self._shares_network and self.cfg.learn.value_weight is None  # as PPO's, in the policy phase
         return {'value_weight': 0.5 if is_half else self._value_weight, 'aux_bc_weight': self.cfg.learn.aux_bc_weight}
 
     def _monitor_vars_learn(self) -> list[str]:
-        own = () if self._shares_network else ('value_grad_norm',)
-        return list(dict.fromkeys((*super()._monitor_vars_learn(), 'aux_learning_rate', *own)))
+        names = [*super()._monitor_vars_learn(), 'aux_learning_rate']
+        if not self._shares_network:
+            names.append('value_grad_norm')
+        return list(dict.fromkeys(names))
 
     def _get_batch_size(self) -> Any:
         cfg = self.cfg.learn

@@ -103,7 +103,8 @@ def ppg_problems(policy: Any, shares: bool, batch_size: int) -> Iterator[str]:
             f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model['arch']!r}, which trains the "
             "critic in steps of its own; leave the penalty out, or use arch 'shared'"
         )
-    learn, name = cfg.learn, type(policy.model).__name__
+    learn = cfg.learn
+    name = type(policy.model).__name__
     for method in ('compute_aux', 'critic_parameters'):
         if not callable(getattr(policy.model, method, None)):
             yield (
@@ -126,11 +127,16 @@ def ppg_problems(policy: Any, shares: bool, batch_size: int) -> Iterator[str]:
 
 def warn_of_short_run(policy: Any) -> None:
     """Warns if the run ends before its first auxiliary phase: it is then no phasic policy gradient."""
-    run, n_sample, aux_freq = policy.run, policy.cfg.collect.n_sample, policy.cfg.learn.aux_freq
+    run = policy.run
+    n_sample = policy.cfg.collect.n_sample
+    aux_freq = policy.cfg.learn.aux_freq
     if run.max_env_step is None or n_sample is None:
         return
     n_sample = run.of_all_ranks(n_sample)
-    n_draw = 1 if run.n_draw is None else run.n_draw
+    if run.n_draw is None:
+        n_draw = 1
+    else:
+        n_draw = run.n_draw
     n_phase = run.max_env_step // n_sample * n_draw
     if n_phase < aux_freq:
         logger.warning(

@@ -180,7 +180,9 @@ def descend(optimizers: Sequence[FlatOptimizer], loss: Tensor, grad_clip: float 
     if here.listener is not None:
         gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
-    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+    if len(norms) == 1:
+        return norms[0]
+    return torch.stack(norms).norm()
 
 
 @POLICY_REGISTRY.register('ppo')

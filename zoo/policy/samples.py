@@ -49,7 +49,10 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
         rows = rollout.successor
         if not has_value:
             rows = map_tensors(lambda *x: torch.cat(x), data['obs'], rows)
-        state = None if state_after is None else _flat(state_after)
+        if state_after is None:
+            state = None
+        else:
+            state = _flat(state_after)
         value = critic(_flat(rows), state).view(-1, n_env)
         if has_value:
             return data['value'], value
@@ -80,9 +83,15 @@ def _flat(tree: Obs) -> Obs:
 
 def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     """Runs the critic on observations [N, *O]; on images in several calls, since memory may not hold the features of all."""
-    trees = [obs] if state is None else [obs, state]
+    if state is None:
+        trees = [obs]
+    else:
+        trees = [obs, state]
     n = len(first_leaf(obs))
-    n_cell = sum(x[0].numel() for _, x in leaves(obs)) if n else 1
+    if n:
+        n_cell = sum(x[0].numel() for _, x in leaves(obs))
+    else:
+        n_cell = 1
     n_row = max(PASS_CELLS // max(n_cell, 1), 1)
     if n <= n_row:
         return critic(*trees)
@@ -197,7 +206,9 @@ class Samples:
         Args: critic: see `rollout_values`.
         """
         data = rollout.data
-        weight = valid_weight(data['is_reset'], self._ranks) if 'is_reset' in data else None
+        weight = None
+        if 'is_reset' in data:
+            weight = valid_weight(data['is_reset'], self._ranks)
         reward = self._scaled_reward(data, weight)
         outputs = rollout_values(rollout, critic)
         columns: dict[str, Any] = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}

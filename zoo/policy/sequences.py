@@ -81,7 +81,8 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
 
     Args: cfg: the resolved section `policy.learn.sequence`.
     """
-    is_first, after = rollout.data['is_first'], rollout.data['state']
+    is_first = rollout.data['is_first']
+    after = rollout.data['state']
     # the state before each row [T, B, ...]: `rollout.state` for row 0, then the state after the row before
     state = map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, rollout.state)
     device = is_first.device
@@ -92,7 +93,8 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
         rows = (start.unsqueeze(1) + offsets).clamp(min=0)
         return x[rows].transpose(1, 2).flatten(0, 1)
 
-    own, n_env = steps[cfg.burn_in :], is_first.shape[1]
+    own = steps[cfg.burn_in :]
+    n_env = is_first.shape[1]
     columns: Any = {name: map_tensors(lambda x: window(x, own), x) for name, x in samples.items() if name != 'obs'}
     is_burned = start >= cfg.burn_in
     begin = torch.where(is_burned, start - cfg.burn_in, start)
@@ -129,9 +131,13 @@ def rows_of(columns: C) -> C:
 def rows_once(batch: C) -> tuple[C, Tensor | None]:
     """Returns a batch of sequences as rows, and weights [N] with which statistics count each row once; None: all equal."""
     rows = rows_of(batch)
-    weight, is_repeat = rows.get('weight'), rows.get('is_repeat')
+    weight = rows.get('weight')
+    is_repeat = rows.get('is_repeat')
     if is_repeat is not None:
-        weight = (~is_repeat).to(torch.float32) if weight is None else weight.masked_fill(is_repeat, 0.0)
+        if weight is None:
+            weight = (~is_repeat).to(torch.float32)
+        else:
+            weight = weight.masked_fill(is_repeat, 0.0)
     return rows, weight
 
 
@@ -148,11 +154,13 @@ def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tens
     if 'state' not in columns:
         return forward_rows(model, method, columns)[0]
     obs = map_tensors(lambda x: x.transpose(0, 1), columns['obs'])  # [L, S, *O]
-    is_first, state = columns['is_first'].transpose(0, 1), columns['state']
+    is_first = columns['is_first'].transpose(0, 1)
+    state = columns['state']
     n_burn = len(is_first) - _lead(columns)[1]
     if n_burn:
         state = _burned(model, method, obs, is_first, state, columns['is_burned'], n_burn)
-        obs, is_first = map_tensors(lambda x: x[n_burn:], obs), is_first[n_burn:]
+        obs = map_tensors(lambda x: x[n_burn:], obs)
+        is_first = is_first[n_burn:]
     found = getattr(model, method)(obs, state, is_first)
     if not isinstance(found, dict):
         found = {'logit' if method == 'compute_actor' else 'value': found[0]}
@@ -178,7 +186,9 @@ def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
     """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
     if steps.begins is not None:
         return steps.begins[t]
-    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+    if steps.is_reset is None:
+        return steps.terminated[t] | steps.truncated[t]
+    return steps.is_reset[t]
 
 
 def replace_rows(rows: Tensor, new: State, old: State) -> State:
@@ -197,7 +207,9 @@ class EpisodicActing:
     """
 
     def __init__(self, acting: Acting, steps: Timestep) -> None:
-        self._acting, self._steps, self._initial = acting, steps, acting.state
+        self._acting = acting
+        self._steps = steps
+        self._initial = acting.state
         self._is_new = True  # all envs begin episodes with the next row
 
     @property

@@ -133,16 +133,31 @@ class Model:
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
     ) -> None:
-        self.input, self.n_input = input, n_input
-        n_action, is_gaussian = policy_head.bias.numel(), distribution == Dist.GAUSSIAN
-        self.n_action, self.n_logit = n_action, n_action * (2 if is_gaussian else 1)
-        self.action_dtype = torch.float32 if is_gaussian else torch.int64
-        choices = () if is_gaussian else nvec or (n_action,)
-        self.action_shape: tuple[int, ...] = () if nvec is None else (len(nvec),)
+        self.input = input
+        self.n_input = n_input
+        n_action = policy_head.bias.numel()
+        is_gaussian = distribution == Dist.GAUSSIAN
+        self.n_action = n_action
+        self.n_logit = n_action * (2 if is_gaussian else 1)
+        if is_gaussian:
+            self.action_dtype = torch.float32
+        else:
+            self.action_dtype = torch.int64
+        choices: Sequence[int] = ()
+        if not is_gaussian:
+            choices = nvec or (n_action,)
+        self.action_shape: tuple[int, ...]
+        if nvec is None:
+            self.action_shape = ()
+        else:
+            self.action_shape = (len(nvec),)
         if is_gaussian:
             self.action_shape = (n_action,)
         self._nvec = (c_int32 * len(choices))(*choices)
-        std = Std.NONE if log_std is None else Std.FREE
+        if log_std is None:
+            std = Std.NONE
+        else:
+            std = Std.FREE
         self.struct = ModelStruct(
             input=input,
             n_input=n_input,
@@ -194,7 +209,8 @@ class ActingBlocks:
             'logit': (logit, torch.float32, (n, model.n_logit)),
             'value': (value, torch.float32, (n,)),
         }
-        self.model, self.blocks = model, [obs, *(x for x, *_ in blocks.values())]
+        self.model = model
+        self.blocks = [obs, *(x for x, *_ in blocks.values())]
         self.n_step = min(len(x) for x in self.blocks if x is not None)
         self.struct = RolloutStruct(
             n_row=n,
@@ -221,7 +237,8 @@ def step_struct(spec: StepSpec) -> ctypes.Structure:
 def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctypes.Structure:
     """A zoo_batch of the columns that a step of this kind reads."""
     n = batch['obs'].shape[0]
-    rows, f32 = (n,), torch.float32
+    rows = (n,)
+    f32 = torch.float32
     columns = {
         'logit': (f32, (n, model.n_logit)),
         'value': (f32, rows),
@@ -270,7 +287,9 @@ def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) ->
 
 
 def _optional(name: str, x: Tensor | None, shape: tuple[int, ...]) -> int | None:
-    return None if x is None else address(name, x, torch.float32, shape)
+    if x is None:
+        return None
+    return address(name, x, torch.float32, shape)
 
 
 def _grad(name: str, x: Tensor | None) -> int | None:
@@ -283,16 +302,21 @@ def obs_address(model: Model, obs: Tensor) -> int:
     """The address of observations: [N] indices, or [N, ...] with n_input numbers or bools each in any shape."""
     if model.input == Input.INDEX:
         return address('obs', obs, torch.int64, (obs.shape[0],))
-    n, n_input = obs.shape[0], model.n_input
+    n = obs.shape[0]
+    n_input = model.n_input
     is_flat = prod(obs.shape[1:]) == n_input  # rows of several dimensions lie in memory as flat ones do
-    dtype = torch.bool if model.input == Input.BOOL else torch.float32
+    if model.input == Input.BOOL:
+        dtype = torch.bool
+    else:
+        dtype = torch.float32
     return address('obs', obs, dtype, tuple(obs.shape) if is_flat else (n, n_input))
 
 
 def _linear(layer: nn.Linear | None) -> ctypes.Structure:
     if layer is None:
         return LinearStruct()
-    weight, bias = layer.weight, layer.bias
+    weight = layer.weight
+    bias = layer.bias
     n_out, n_in = weight.shape
     return LinearStruct(
         n_in=n_in,
@@ -437,7 +461,8 @@ class Library:
 
     def act(self, workspace: Workspace, t: int) -> None:
         """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
-        if error := self.dll.zoo_act(workspace.handle, t):
+        error = self.dll.zoo_act(workspace.handle, t)
+        if error:
             _check(error)
 
 
@@ -472,7 +497,8 @@ def _declare(dll: ctypes.CDLL) -> None:
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(dll, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
 
 
 def _check(error: int) -> None:
@@ -492,7 +518,8 @@ def load(folder: Path | None = None) -> tuple[Library | None, str]:
     Raises: UserError if that is none of the three.
     """
     folder = folder or Path(__file__).parent
-    library, why = None, f'the native executor is not built: {folder} has no file _native*'
+    library = None
+    why = f'the native executor is not built: {folder} has no file _native*'
     for path in sorted(folder.glob('_native*')):
         if library is None and path.suffix in SUFFIXES:
             library, why = _open(path)
@@ -530,5 +557,6 @@ def _is_whole(path: Path) -> bool:
     head = path.read_bytes()[:64]
     if len(head) < 64 or head[:5] != b'\x7fELF\x02':
         return True
-    (offset,), (size, n) = struct.unpack_from('<Q', head, 40), struct.unpack_from('<HH', head, 58)
+    (offset,) = struct.unpack_from('<Q', head, 40)
+    size, n = struct.unpack_from('<HH', head, 58)
     return path.stat().st_size >= offset + size * n

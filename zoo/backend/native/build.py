@@ -37,7 +37,9 @@ FLAGS = (
     '-ffp-contract=fast',
     '-fvisibility=hidden',
 )
-POSIX = ('-pthread',) if os.name == 'posix' else ()
+POSIX: tuple[str, ...] = ()
+if os.name == 'posix':
+    POSIX = ('-pthread',)
 
 
 def source_hash() -> int:

@@ -73,7 +73,9 @@ def missing() -> str:
 def level() -> str:
     """The instruction set in use: 'base', 'v3' (AVX2) or 'v4' (AVX-512); 'none' where the library is not there."""
     library, _ = load()
-    return 'none' if library is None else library.level().name.lower()
+    if library is None:
+        return 'none'
+    return library.level().name.lower()
 
 
 class NativeExecutor(Eager):
@@ -101,8 +103,12 @@ class NativeExecutor(Eager):
             raise RuntimeError(why)
         self._library: Library = library
         super().__init__(model, dist)
-        self._fallback = Eager(model, dist) if fallback is None else fallback
-        self._workspace, self._only_acts = library.workspace(), only_acts
+        if fallback is None:
+            self._fallback = Eager(model, dist)
+        else:
+            self._fallback = fallback
+        self._workspace = library.workspace()
+        self._only_acts = only_acts
         self._is_named = is_named
         self._said = said
         self._described: Model | None = None
@@ -127,11 +133,14 @@ class NativeExecutor(Eager):
             if own_code:
                 self._refuse(own_code)
             is_known = not own_code and _is_known(kind, optimizers, loss_in_c)
-        columns = self._columns(plan) if is_known else None
+        columns = None
+        if is_known:
+            columns = self._columns(plan)
         if columns is None:
             return self._fallback.run(step, optimizers, plan, loss, numbers)
         options = step_spec(kind, plan.normalize_adv, loss, numbers)
-        size, n_rest = plan.batch_size, plan.order.shape[1] % plan.batch_size
+        size = plan.batch_size
+        n_rest = plan.order.shape[1] % plan.batch_size
         if not n_rest:
             rows = self._epoch(options, columns, optimizers, plan.order.flatten(), size)
         else:  # the last minibatch of each pass is smaller
@@ -161,11 +170,14 @@ class NativeExecutor(Eager):
         if explore is not None:
             return None
         block, mask = self._parts(obs)
-        return NativeActing(self, block, mask, noise, has_value) if block.is_cpu else None
+        if block.is_cpu:
+            return NativeActing(self, block, mask, noise, has_value)
+        return None
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         block = self._parts(obs)[0].contiguous()
-        model, n_thread = self.described(block.dtype), torch.get_num_threads()
+        model = self.described(block.dtype)
+        n_thread = torch.get_num_threads()
         return self._library.forward(self._workspace, model, block, Output.VALUE, n_thread)['value']
 
     def described(self, obs_dtype: torch.dtype) -> Model:
@@ -177,7 +189,8 @@ class NativeExecutor(Eager):
         places += [0 if x is None else x.data_ptr() for x in grads]
         places += [p.requires_grad for p in params] + [obs_dtype == torch.bool]
         if self._described is None or places != self._places:
-            self._described, self._places = model_of(self._model, self._dist, obs_dtype), places
+            self._described = model_of(self._model, self._dist, obs_dtype)
+            self._places = places
         return self._described
 
     def _parts(self, obs: Obs) -> tuple[Tensor, Tensor | None]:
@@ -197,7 +210,9 @@ class NativeExecutor(Eager):
             columns['mask'] = mask
         known = torch.float32, torch.int64, torch.bool
         fits = all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in columns.values())
-        return columns if fits else None
+        if fits:
+            return columns
+        return None
 
     def _epoch(
         self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatOptimizer], order: Tensor, batch_size: int
@@ -226,10 +241,14 @@ class NativeActing:
     def __init__(
         self, executor: NativeExecutor, obs: Tensor, mask: Tensor | None, draw: DrawNoise, has_value: bool
     ) -> None:
-        self._executor, self._obs, self._mask, self._draw = executor, obs, mask, draw
+        self._executor = executor
+        self._obs = obs
+        self._mask = mask
+        self._draw = draw
         self._library = executor._library
         self._workspace = self._library.workspace()
-        lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
+        lead = (len(obs) - 1, obs.shape[1])
+        model = executor.described(obs.dtype)
         action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
         self.output = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
         if has_value:
@@ -238,7 +257,8 @@ class NativeActing:
 
     def begin(self) -> None:
         """Draws the noise of the rollout and packs the weights as they are now."""
-        noise, output = self._draw(self._obs.shape[1]).contiguous(), self.output
+        noise = self._draw(self._obs.shape[1]).contiguous()
+        output = self.output
         model = self._executor.described(self._obs.dtype)
         blocks = output['action'], output['logit'], output.get('value')
         self._rollout = ActingBlocks(model, self._obs, noise, *blocks, self._mask)  # kept: C reads from its tensors
@@ -287,7 +307,8 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
     if model.sees_window:
         return 'the native executor does not normalise windows of observations'
     for name, part in model.named_children():
-        if why := _obstacle_of_part(name, part):
+        why = _obstacle_of_part(name, part)
+        if why:
             return why
     if _is_other_head(model, dist) or _is_changed(model):
         return f'{MODEL_PLACE}, which the native executor does not run'
@@ -318,13 +339,16 @@ def _obstacle_of_part(name: str, part: Any) -> str:
 
 def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
     """Whether the policy head does not fit the distribution, or the model's own distribution is another one."""
-    head, own, n_out = model.policy_head, model.dist, dist.n_param
+    head = model.policy_head
+    own = model.dist
+    n_out = dist.n_param
     if type(own) is not type(dist) or getattr(own, 'nvec', None) != getattr(dist, 'nvec', None):
         return True
     if type(head) is not _HEADS[dist.name] or any(map(has_own_method, (own, dist))):
         return True
     if isinstance(head, GaussianHead):
-        head, n_out = head.mu, dist.n_action
+        head = head.mu
+        n_out = dist.n_action
     return bool(head.out_features != n_out)
 
 
@@ -368,12 +392,18 @@ def _is_changed(model: ActorCritic) -> bool:
 
 def model_of(model: ActorCritic, dist: ActionDist, obs_dtype: torch.dtype = torch.float32) -> Model:
     """Describes a model without obstacle by its tensors; obs_dtype: that of the observations that the networks see."""
-    head, is_shared = model.policy_head, model.critic_encoder is model.actor_encoder
-    stage = model.input.norm if isinstance(model.input, NormedVector) else model.input
+    head = model.policy_head
+    is_shared = model.critic_encoder is model.actor_encoder
+    stage: nn.Module = model.input
+    if isinstance(stage, NormedVector):
+        stage = stage.norm
     options: dict[str, Any] = {'input': Input.BOOL if obs_dtype == torch.bool else Input.FLOAT, 'policy_head': head}
     if isinstance(head, GaussianHead):
         options |= {'policy_head': head.mu, 'log_std_min': head.log_std_min, 'log_std_max': head.log_std_max}
-        options |= {'log_std': head.log_std} if head.log_std_layer is None else {'std_head': head.log_std_layer}
+        if head.log_std_layer is None:
+            options |= {'log_std': head.log_std}
+        else:
+            options |= {'std_head': head.log_std_layer}
     if isinstance(stage, OneHot):
         options['input'] = Input.INDEX
     elif isinstance(stage, RunningMeanStd):
@@ -431,11 +461,15 @@ def unknown_parts(components: Sequence[Any]) -> str:
         if home.partition('.')[0] != 'zoo':  # registered in place of zoo's own, by `register(name, force=True)`
             return f'the native executor does not know the {component.kind} {component.name!r} of {home}'
         known = _OPTIONS.get(component.name, ())
-        given = [] if component.kind == 'optimizer' else getattr(component, 'options', ())
-        for name in [name for name, x in given if x is not None and name not in known]:
+        options: Sequence[Any] = ()
+        if component.kind != 'optimizer':
+            options = getattr(component, 'options', ())
+        for name in [name for name, x in options if x is not None and name not in known]:
             return f'the native executor does not know the option {name!r} of the {component.kind} {component.name!r}'
     n = sum(component.kind == 'penalty' for component in components)
-    return f'the native executor takes one penalty, not {n}' if n > 1 else ''
+    if n > 1:
+        return f'the native executor takes one penalty, not {n}'
+    return ''
 
 
 _OF_POLICY = (Kind.PPO, Kind.POLICY)
@@ -479,7 +513,10 @@ def step_spec(kind: Kind, normalize_adv: bool, loss: LossSpec, numbers: StepNumb
         elif component.kind == 'value loss':
             fields['value_loss'] = _VALUE_LOSSES[component.name]
             limit = options.get('delta' if component.name == 'huber' else 'range')
-            fields['value_range'] = numbers.clip_ratio if limit is None else limit
+            if limit is None:
+                fields['value_range'] = numbers.clip_ratio
+            else:
+                fields['value_range'] = limit
         else:
             (fields['kl_penalty'],) = numbers.term_weights
     return StepSpec(**fields)

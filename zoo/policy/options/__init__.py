@@ -54,7 +54,9 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
 def of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
     """The proximal policy or estimator that policy.learn.correction uses in place of the config's; None: it uses none."""
     spec = policy.cfg.learn.correction
-    return None if name_of(spec) == 'none' else getattr(make_component(CORRECTION_REGISTRY, spec)(), part, None)
+    if name_of(spec) == 'none':
+        return None
+    return getattr(make_component(CORRECTION_REGISTRY, spec)(), part, None)
 
 
 def _proximal(policy: Owner) -> str:

@@ -17,7 +17,9 @@ from zoo.rl_utils.ppo import weighted_mean
 if TYPE_CHECKING:
     from zoo.policy.update import UpdateBuilder
 
-GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
+GROWS = 1.5
+SHRINKS = 0.5
+BAND = 2.0
 """Weight factors if a penalty is above BAND * target, or below target / BAND; RLlib's, after arXiv:1707.06347, sec. 4."""
 
 
@@ -53,10 +55,15 @@ class AdaptiveNumbers(UpdateOption):
 
     @torch.no_grad()
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
-        policy, weight, before = self._policy, batch.get('weight'), self._before
+        policy = self._policy
+        weight = batch.get('weight')
+        before = self._before
         assert before is not None
         before, now = (x.flatten(0, x.dim() - 2) for x in (before, policy.logit_of(batch)))
-        weight = None if weight is None else weight.flatten()
+        if weight is None:
+            weight = None
+        else:
+            weight = weight.flatten()
         kl = mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
         self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
         self.adapt_weights({**trained.last(), 'penalty_kl': kl})
@@ -86,7 +93,8 @@ class AdaptiveNumbers(UpdateOption):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies a `state_dict` in, clamped to the config's limits; entries that it lacks, or with a new start value, stay."""
-        rates, weights = state.get('adaptive_rate', {}), state.get('penalty_weight', {})
+        rates = state.get('adaptive_rate', {})
+        weights = state.get('penalty_weight', {})
         for name, rule in self._rules.items():
             if rates.get(f'{name}_start') == rule.start:
                 self._rates[name] = min(max(rates[name], rule.min), rule.max)

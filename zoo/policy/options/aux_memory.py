@@ -35,7 +35,9 @@ class ChosenMemory(UpdateOption):
 
     def state_dict(self) -> dict[str, Any]:
         memory = self._memory
-        return {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if isinstance(memory, RingMemory) else {}
+        if isinstance(memory, RingMemory):
+            return {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest}
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._memory.saved_ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
@@ -48,7 +50,8 @@ class ResumableMemory(AuxMemory):
       and the index of the oldest; 0, 0 if it has none.
     """
 
-    place, saved_ring = 'device', (0, 0)
+    place = 'device'
+    saved_ring = (0, 0)
     _is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
 
     def append(self, batch: Columns) -> None:
@@ -77,7 +80,8 @@ class ResumableMemory(AuxMemory):
     def _reset(self) -> None:
         """Removes all rows and the block, so that rows of another form may follow."""
         self._block = {}
-        self.n_row, self.n_filled = 0, 0
+        self.n_row = 0
+        self.n_filled = 0
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         if self.place == 'disk':
@@ -95,7 +99,8 @@ class RingMemory(ResumableMemory):
 
     def _store(self, batch: Columns) -> None:
         part = {key: x for key, x in batch.items() if key in KEPT}
-        n, is_full = len(part['return_']), self.n_filled >= self._n_part
+        n = len(part['return_'])
+        is_full = self.n_filled >= self._n_part
         if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
             self._reset()  # all batches of a ring have the same size
             is_full = False
@@ -123,7 +128,10 @@ class RingMemory(ResumableMemory):
         if state and n_filled != self._n_part:
             state, n_filled, oldest = self._newest(state, n_filled, oldest)
         super().load_state_dict(state, n_filled, device)
-        self.oldest = oldest % self._n_part if state else 0
+        if state:
+            self.oldest = oldest % self._n_part
+        else:
+            self.oldest = 0
 
     def _newest(self, state: dict[str, Any], n_filled: int, oldest: int) -> tuple[dict[str, Any], int, int]:
         """Returns the newest batches from a ring of another size: their state in order, number, and the index of the oldest."""
@@ -138,9 +146,13 @@ class RingMemory(ResumableMemory):
                 n_filled,
             )
             return {}, 0, 0
-        n_row, n_kept = n // n_filled, min(n_filled, self._n_part)
+        n_row = n // n_filled
+        n_kept = min(n_filled, self._n_part)
         start = oldest % n_filled * n_row
-        in_order = map_tensors(lambda x: torch.cat((x[start:], x[:start])), state) if start else state
+        if start:
+            in_order = map_tensors(lambda x: torch.cat((x[start:], x[:start])), state)
+        else:
+            in_order = state
         return map_tensors(lambda x: x[(n_filled - n_kept) * n_row :], in_order), n_kept, 0
 
 

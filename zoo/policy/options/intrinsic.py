@@ -70,7 +70,9 @@ class IntrinsicReward(UpdateOption):
 
     def state_dict(self) -> dict[str, Any]:
         state = self.component.state_dict()
-        return {'intrinsic': state} if state else {}
+        if state:
+            return {'intrinsic': state}
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if 'intrinsic' in state:
@@ -150,7 +152,9 @@ class RND:
             torch.manual_seed(int(stream(seed, 'intrinsic networks').generate_state(1)[0]))
             self.networks = RNDNetworks(cfg, obs_space).to(device)
         self._optimizer = FlatAdam(self.networks.named_parameters(), cfg.learning_rate)
-        self._seed, self._generator, self._n_update = seed, torch_generator(seed, 'intrinsic'), 0
+        self._seed = seed
+        self._generator = torch_generator(seed, 'intrinsic')
+        self._n_update = 0
         self._ranks: Ranks = ALONE
         self._carry = torch.zeros(0, device=device)  # [B], gamma times the discounted sum of errors so far
         self._waiting: Waiting | None = None
@@ -172,7 +176,8 @@ class RND:
 
         Rows that only reset an env have the reward 0. The next rollout replaces one that `update` has not learned from.
         """
-        cfg, networks = self._cfg, self.networks
+        cfg = self._cfg
+        networks = self.networks
         weight = (~rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))).to(torch.float32)
         obs, next_obs = (map_tensors(lambda x: x.flatten(0, 1), x) for x in (rollout.data['obs'], rollout.next_obs()))
         pieces = list(split_rows(next_obs, cfg.batch_size))
@@ -191,7 +196,8 @@ class RND:
     @torch.enable_grad()
     def update(self) -> Metrics:
         """Trains predictor and critic on the last rollout, once: further calls before the next rollout change nothing."""
-        rows, cfg = self._waiting, self._cfg
+        rows = self._waiting
+        cfg = self._cfg
         if rows is not None:
             generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
             self._n_update += 1
@@ -221,7 +227,10 @@ class RND:
 
     def _scaled(self, error: Tensor, weight: Tensor) -> Tensor:
         """Divides errors [T, B] by the running deviation of their discounted sums, which continue across ends of episodes."""
-        carry = self._carry if self._carry.shape == error.shape[1:] else torch.zeros_like(error[0])
+        if self._carry.shape == error.shape[1:]:
+            carry = self._carry
+        else:
+            carry = torch.zeros_like(error[0])
         total = discounted_sum(error, torch.zeros_like(error), carry, self._cfg.discount_factor)
         self._carry = self._cfg.discount_factor * total[-1]
         self.networks.returns.update(total.flatten(), weight.flatten())
@@ -241,8 +250,10 @@ class RND:
 
     def _mean(self, x: Tensor, weight: Tensor) -> Tensor:
         """The weighted mean of x [n], scaled so that the mean of this number over the ranks is that of all their rows."""
-        share = 1.0 if self._ranks is ALONE else weight.mean() * weight_scale(weight, self._ranks)
-        return weighted_mean(x, weight) * share
+        mean = weighted_mean(x, weight)
+        if self._ranks is ALONE:
+            return mean
+        return mean * (weight.mean() * weight_scale(weight, self._ranks))
 
 
 class RNDNetworks(nn.Module):

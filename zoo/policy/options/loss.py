@@ -37,7 +37,10 @@ class Objective:
         surrogate, penalties = _policy_specs(cfg)
         self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
-        self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
+        if is_kl:
+            self.surrogate_said = "policy_loss 'kl'"
+        else:
+            self.surrogate_said = f'surrogate {self.surrogate.name!r}'
         self._changes_value = cfg.value_norm or cfg.baseline == 'none'
         self.value_loss = make_component(VALUE_LOSS_REGISTRY, cfg.value_loss)
         self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
@@ -66,11 +69,16 @@ class Objective:
 
     def metrics_of(self, policy_step: object, value_step: object, measures_kl: bool) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
-        names = ['total_loss'] if hasattr(policy_step, 'kind') else []
+        names = []
+        if hasattr(policy_step, 'kind'):
+            names = ['total_loss']
         if self.value_loss != MSE and hasattr(value_step, 'kind'):
             from zoo.rl_utils.value_losses import clips_values
 
-            names += ['value_clipfrac'] if clips_values(self.value_loss) else []
+            if clips_values(self.value_loss):
+                names += ['value_clipfrac']
+            else:
+                names += []
         if measures_kl:
             names += ['kl', 'ratio_max']
         return names

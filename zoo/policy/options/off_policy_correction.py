@@ -129,7 +129,8 @@ class ProximalPolicy(UpdateOption):
     key = 'policy.learn.proximal'
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        learn, objective = policy.cfg.learn, policy.objective
+        learn = policy.cfg.learn
+        objective = policy.objective
         if name_of(learn.correction) != 'none':  # a correction weighs the samples of every surrogate
             if learn.target_kl is not None:
                 yield (
@@ -267,7 +268,9 @@ class VTrace(UpdateOption):
 
 def correction_problems(config: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence if rollouts may come from older policies than expected. Args: config: a whole resolved config."""
-    max_lag, learn, kind = config['cluster']['max_lag'], value_at(config, 'policy.learn'), config['policy']['type']
+    max_lag = config['cluster']['max_lag']
+    learn = value_at(config, 'policy.learn')
+    kind = config['policy']['type']
     if max_lag <= 1:
         return
     age = f'samples may then be up to {max_lag} updates old'

@@ -179,7 +179,10 @@ def checked_draw(
     order, weight = check_pair('the draw', draw(columns, n_pass, generator), ': the order, and weights or None')
     is_index = isinstance(order, Tensor) and order.dtype in (torch.int64, torch.int32) and order.dim() == 2
     if not is_index or len(order) != n_pass or not order.shape[1]:
-        got = f'{order.dtype} {tuple(order.shape)}' if isinstance(order, Tensor) else type(order).__name__
+        if isinstance(order, Tensor):
+            got = f'{order.dtype} {tuple(order.shape)}'
+        else:
+            got = type(order).__name__
         raise UserError(
             f'the draw returned {got} as the order but must return indices, torch.int64 of shape ({n_pass}, {n})'
         )
@@ -225,9 +228,14 @@ def prioritized(
         raise UserError(
             "the draw 'prioritized' needs the column 'adv', which these samples lack; use the draw 'shuffle'"
         )
-    n, device = len(first_leaf(columns)), generator.device
-    adv, given = columns['adv'].to(device, torch.float64), columns.get('weight')
-    share = torch.ones_like(adv) if given is None else given.to(device, torch.float64)
+    n = len(first_leaf(columns))
+    device = generator.device
+    adv = columns['adv'].to(device, torch.float64)
+    given = columns.get('weight')
+    if given is None:
+        share = torch.ones_like(adv)
+    else:
+        share = given.to(device, torch.float64)
     size = torch.where(share > 0, adv.abs(), 0.0).view(n, -1).sum(-1)
     mean_weight = share.view(n, -1).mean(-1)
     size = size.clamp(min=size.max().clamp(min=torch.finfo(size.dtype).tiny) * _FLOOR)
@@ -244,4 +252,6 @@ def weighted(columns: Columns, weight: Tensor) -> Tensor:
     """Multiplies the column 'weight' of a batch, 1 if there is none, by one weight [n] for each entry."""
     like = columns['adv' if 'adv' in columns else 'return_']
     rows = weight.view(-1, *(1,) * (like.dim() - 1)).expand_as(like)
-    return rows * columns['weight'] if 'weight' in columns else rows.contiguous()
+    if 'weight' in columns:
+        return rows * columns['weight']
+    return rows.contiguous()

@@ -133,7 +133,8 @@ def reset_last(
     Source: Nikishin et al. 2022, arXiv:2205.07802.
     Raises: UserError if no parameter has such a name.
     """
-    if problem := _unmatched(layers, named):
+    problem = _unmatched(layers, named)
+    if problem:
         raise UserError(problem)
     for name in named:
         if any(text in name for text in layers):

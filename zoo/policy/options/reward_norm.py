@@ -34,7 +34,8 @@ class RewardNorm(UpdateOption):
 
         It updates the statistics first, and the next rollout continues the sums.
         """
-        reward, end = data['reward'], data['traj_flag']
+        reward = data['reward']
+        end = data['traj_flag']
         if self._carry is None or self._carry.shape != reward.shape[1:]:
             self._carry = torch.zeros_like(reward[0])
         total = discounted_sum(reward, end, self._carry, self._gamma)

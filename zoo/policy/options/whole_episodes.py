@@ -66,7 +66,9 @@ class WholeEpisodes(UpdateOption):
 def steps_of(rollout: Rollout) -> Tensor:
     """The rows that are env steps, [T, B] bool: statistics of observations count them, also those that have weight 0."""
     is_reset = rollout.data.get('is_reset', None)
-    return torch.ones_like(rollout.data['traj_flag']) if is_reset is None else ~is_reset
+    if is_reset is None:
+        return torch.ones_like(rollout.data['traj_flag'])
+    return ~is_reset
 
 
 def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
@@ -76,7 +78,10 @@ def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALON
     Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B], weights before this call; None: 1.
     """
     known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
-    kept = known if weight is None else known * weight
+    if weight is None:
+        kept = known
+    else:
+        kept = known * weight
     return kept * weight_scale(kept, ranks)
 
 

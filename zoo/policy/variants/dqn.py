@@ -38,7 +38,8 @@ def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
     next_obs = the true successor of that step, also where a time limit ended the episode
     """
     reward, done, end = (rollout.data[name] for name in ('reward', 'done', 'traj_flag'))
-    zero, one = torch.zeros_like(reward), torch.ones_like(reward)
+    zero = torch.zeros_like(reward)
+    one = torch.ones_like(reward)
 
     def total(next_value: Tensor, reward: Tensor, done: Tensor, gamma: float) -> Tensor:
         return n_step(gae_data(zero, next_value, reward, done, end), gamma, 1.0, n=n)[1]
@@ -65,14 +66,22 @@ def q_step(
     """
     with torch.no_grad():
         value = target_model.compute_actor(part['next_obs'])
-        choice = model.compute_actor(part['next_obs']) if cfg.double else value
-    target, weight = q_target(part['reward'], part['discount'], value, choice), part.get('weight')
+        if cfg.double:
+            choice = model.compute_actor(part['next_obs'])
+        else:
+            choice = value
+    target = q_target(part['reward'], part['discount'], value, choice)
+    weight = part.get('weight')
     loss, q = q_error(model.compute_actor(part['obs']), part['action'], target, weight, cfg.huber_delta)
     optimizer.zero_grad()
     loss.backward()
     gradient_ready([optimizer], loss)
     norm, q, error = optimizer.step(cfg.grad_clip), q.detach(), (q.detach() - target).abs()
-    share = None if weight is None else (weight > 0).to(q.dtype)  # a row that only reset an env has no Q-value
+    # a row that only reset an env has no Q-value
+    if weight is None:
+        share = None
+    else:
+        share = (weight > 0).to(q.dtype)
     means = {'q': weighted_mean(q, share), 'td_error': weighted_mean(error, share)}
     return {'loss': loss.detach(), **means, 'grad_norm': norm}, error
 
@@ -164,7 +173,8 @@ class DQNPolicy(NetworkPolicy):
         return self._behaviour(logit, sys.maxsize)
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
-        rollout, cfg = rollout.to(self.device), self.cfg.collect
+        rollout = rollout.to(self.device)
+        cfg = self.cfg.collect
         columns = {name: rollout.data[name] for name in ('obs', 'action')}
         columns |= n_step_transition(rollout, cfg.discount_factor, cfg.n_return)
         if 'is_reset' in rollout.data:
@@ -187,7 +197,9 @@ class DQNPolicy(NetworkPolicy):
         self._env_step = env_step
 
     def _forward_learn(self, batch: Any) -> Metrics:
-        cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
+        cfg = self.cfg.learn
+        drawn = map_tensors(lambda x: x.to(self.device), batch)
+        steps = []
         self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
         for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
             with self._mode.steps(self.seed, self._n_step):

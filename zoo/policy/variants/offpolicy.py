@@ -71,7 +71,10 @@ class PPGOffPolicy(PPGPolicy):
         return 'multi'
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        parts = batch if are_parts(batch) else {'policy': batch, 'value': batch}
+        if are_parts(batch):
+            parts = batch
+        else:
+            parts = {'policy': batch, 'value': batch}
         return {
             **super()._forward_learn(batch),
             **{f'{part}_staleness': _staleness(drawn) for part, drawn in parts.items()},
@@ -83,7 +86,9 @@ class PPGOffPolicy(PPGPolicy):
 
 def _staleness(batch: Any) -> torch.Tensor:
     """Mean age of the samples, in rollouts; 0 for a buffer that keeps no samples."""
-    return batch['staleness'].mean() if 'staleness' in batch.keys() else torch.zeros(())
+    if 'staleness' in batch.keys():
+        return batch['staleness'].mean()
+    return torch.zeros(())
 
 
 PPOOffPolicy.with_updates(

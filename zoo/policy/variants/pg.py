@@ -49,7 +49,8 @@ class PGLearnConfig(ActorCriticLearnConfig):
     @model_validator(mode='after')
     def _has_no_critic(self) -> PGLearnConfig:
         for name in OF_CRITIC:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
                 raise ValueError(
                     f"{name} is {value!r} but policy 'pg' trains no critic; leave it out, or use policy 'a2c'."
                 )

@@ -117,14 +117,18 @@ class TRPOPolicy(ActorCriticPolicy):
         Args: optimizers: of the actor, whose parameters change; its update rule is not used.
         Returns: the metrics of `policy_step`; step_kl, KL(before || after), and step_halved, k (line_search + 1: no step).
         """
-        cfg, optimizer, names = self.cfg.learn, optimizers[0], {*optimizers[0].names}
+        cfg = self.cfg.learn
+        optimizer = optimizers[0]
+        names = {*optimizers[0].names}
         parameters = [p for name, p in model.eval().named_parameters() if name in names]
 
         def losses(old: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Found]:
             output, rows = loss.forward(model, 'compute_actor', minibatch)
             total, metrics = policy_terms(dist, output, rows, loss, numbers)
-            logit, weight = output['logit'], rows.get('weight', None)
-            old = logit.detach() if old is None else old
+            logit = output['logit']
+            weight = rows.get('weight', None)
+            if old is None:
+                old = logit.detach()
             return total, loss_mean(zeroed(dist.kl(old, logit), weight), weight), old, metrics
 
         def over_ranks(x: Tensor) -> Tensor:
@@ -151,7 +155,9 @@ class TRPOPolicy(ActorCriticPolicy):
         step = torch.where(length > 0, (2 * cfg.max_kl / length).sqrt(), 0.0) * direction
         optimizer.note_step(torch.where(step.isfinite().all(), norm, torch.nan))
         optimizer.advance()
-        step, theta, before = step.nan_to_num(0.0, 0.0, 0.0), optimizer.param.clone(), over_ranks(total)
+        step = step.nan_to_num(0.0, 0.0, 0.0)
+        theta = optimizer.param.clone()
+        before = over_ranks(total)
         for n_halved in range(cfg.line_search + 1):
             with torch.no_grad():
                 optimizer.param.copy_(theta + 0.5**n_halved * step)
@@ -160,7 +166,9 @@ class TRPOPolicy(ActorCriticPolicy):
             if not cfg.line_search or (kl <= cfg.max_kl and over_ranks(total) < before):
                 break
         else:
-            n_halved, kl, metrics = cfg.line_search + 1, torch.zeros_like(kl), at_first
+            n_halved = cfg.line_search + 1
+            kl = torch.zeros_like(kl)
+            metrics = at_first
             optimizer.param.copy_(theta)
         return {**metrics, 'grad_norm': norm, 'step_kl': kl, 'step_halved': norm.new_full((), n_halved)}
 
@@ -178,15 +186,19 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -
 
     Source: Hestenes & Stiefel 1952, doi:10.6028/jres.049.044.
     """
-    x, residual, direction = torch.zeros_like(b), b.clone(), b.clone()
+    x = torch.zeros_like(b)
+    residual = b.clone()
+    direction = b.clone()
     square = first = residual @ residual
     for _ in range(n):
         image = product(direction)
         curvature = direction @ image
         if (square <= 1e-12 * first) | (curvature <= 1e-6 * (direction @ direction)):  # solved, or almost flat
             break
-        x, residual = x + square / curvature * direction, residual - square / curvature * image
-        square, before = residual @ residual, square
+        x = x + square / curvature * direction
+        residual = residual - square / curvature * image
+        before = square
+        square = residual @ residual
         direction = residual + square / before * direction
     return x
 
