@@ -131,14 +131,14 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _build_update(self) -> None:
         """Lets the options fill the slots of the update, and builds it with the executor that it needs."""
-        builder = self._filled_builder()
+        builder = filled_builder(self)
         self.has_critic = builder.has_critic.value
         self.normalizers.update(builder.normalizers)
         self.loss: LossSpec = builder.loss()
         request = executor_request(self, self.loss, self._exploration, self.steps_per_env_step())
         self._execution = Execution(self._model, self.dist, self.device, request)
         self.compile_env = env_compiler(request, self.device)
-        if self._measures_kl_freely():
+        if measures_kl_freely(self):
             self.loss = self.loss._replace(measure_kl=True)
         self._further_weights = (1.0,) * (len(self.loss.terms) - len(self.objective.weights))
         self.samples: Samples = builder.samples(self.options)
@@ -148,25 +148,6 @@ class ActorCriticPolicy(NetworkPolicy):
             if self._mode.differs:
                 training = partial(self._mode.steps, self.seed)
             self.passes: Passes = builder.passes(self.samples, self._execution, self.seed, self.device, training)
-
-    def _filled_builder(self) -> UpdateBuilder:
-        if self.has_state:
-            entries = sequences(self.cfg.learn.sequence)
-        else:
-            entries = ROWS
-        builder = UpdateBuilder(self.cfg, self.objective, self.run.ranks, entries)
-        for option in self.options:
-            option.fill(builder, self)
-            if has_own(option, 'attach'):
-                from zoo.policy.options.attached import attach
-
-                attach(option, builder, self)
-        return builder
-
-    def _measures_kl_freely(self) -> bool:
-        """Whether steps give kl and ratio_max at no cost: kernels of eager steps on a GPU do not; a user's own step may not."""
-        is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
-        return is_cheap and hasattr(self._policy_step, 'kind')
 
     def check_fields(self) -> None:
         problem = unread_problem(self.cfg, type(self).config(), self.objective, self.run.n_draw, self.has_state)
@@ -417,3 +398,25 @@ def count_observations(model: nn.Module, rows: Columns, weight: Tensor | None) -
     if counted is not None and 'is_repeat' in rows.keys():
         counted = counted & ~rows['is_repeat']
     update(rows['obs'], weight if counted is None else counted)
+
+
+def filled_builder(policy: ActorCriticPolicy) -> UpdateBuilder:
+    """The slots of the update of a policy, as its options fill them."""
+    if policy.has_state:
+        entries = sequences(policy.cfg.learn.sequence)
+    else:
+        entries = ROWS
+    builder = UpdateBuilder(policy.cfg, policy.objective, policy.run.ranks, entries)
+    for option in policy.options:
+        option.fill(builder, policy)
+        if has_own(option, 'attach'):
+            from zoo.policy.options.attached import attach
+
+            attach(option, builder, policy)
+    return builder
+
+
+def measures_kl_freely(policy: ActorCriticPolicy) -> bool:
+    """Whether steps give kl and ratio_max at no cost: kernels of eager steps on a GPU do not; a user's own step may not."""
+    is_cheap = policy.device.type == 'cpu' or policy._execution.executor.name != 'eager'
+    return is_cheap and hasattr(policy._policy_step, 'kind')

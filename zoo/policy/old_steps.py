@@ -8,18 +8,18 @@ from zoo.backend.step import LossAndNumbers, LossSpec, StepNumbers
 from zoo.policy import ppo
 
 
-def policy_terms(dist: Any, output: Any, minibatch: Any, loss: Any, numbers: Any = None) -> Any:
+def policy_terms(*args: Any) -> Any:
     """`zoo.policy.ppo.policy_terms`, also with loss and numbers as one object."""
-    if isinstance(loss, LossAndNumbers):
-        return ppo.policy_terms(dist, output, minibatch, loss.loss, loss.numbers)
-    return ppo.policy_terms(dist, output, minibatch, loss, numbers)
+    if isinstance(args[-1], LossAndNumbers):
+        return ppo.policy_terms(*args[:-1], *args[-1])
+    return ppo.policy_terms(*args)
 
 
-def surrogate_loss(dist: Any, logit: Any, minibatch: Any, loss: Any, numbers: Any = None) -> Any:
+def surrogate_loss(*args: Any) -> Any:
     """`zoo.policy.ppo.surrogate_loss`, also with loss and numbers as one object."""
-    if isinstance(loss, LossAndNumbers):
-        return ppo.surrogate_loss(dist, logit, minibatch, loss.loss, loss.numbers)
-    return ppo.surrogate_loss(dist, logit, minibatch, loss, numbers)
+    if isinstance(args[-1], LossAndNumbers):
+        return ppo.surrogate_loss(*args[:-1], *args[-1])
+    return ppo.surrogate_loss(*args)
 
 
 def PolicyNumbers(*args: Any, **fields: Any) -> LossAndNumbers:  # noqa: N802

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,22 +18,8 @@ from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.execution import Execution
 from zoo.policy.metrics import summaries
 from zoo.policy.samples import Samples
+from zoo.policy.slots import Draw, EachPass, Renew, StopAfter
 from zoo.rl_utils.optimizer import FlatOptimizer
-
-# (columns, n_pass, generator) -> rows of each pass [n_pass, n], and the columns, perhaps with other weights
-Draw = Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]
-Renew = Callable[[Columns], Columns]
-EachPass = Callable[[Columns, int], Columns]  # (columns, gradient steps so far) -> columns
-
-
-class StopAfter(NamedTuple):
-    """When passes over a batch stop early.
-
-    every: after which steps is_over is asked; is_over: the metrics of these steps, [n] each -> whether no step may follow.
-    """
-
-    every: Literal['epoch', 'minibatch']
-    is_over: Callable[[Metrics], bool]
 
 
 class Trained(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from zoo.core.data import (
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.options import Estimated, UpdateOption
+from zoo.policy.slots import Entries
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -115,20 +116,6 @@ class ReturnUnits:
         return return_
 
 
-class Entries(NamedTuple):
-    """What a batch is made of: single rows, or the sequences of a recurrent model.
-
-    cut: (columns [T, B, ...], rollout) -> columns [N, ...]; rows_once: batch -> its rows, and weights [N] with which
-      statistics count every row once, None: all equal; forward: runs a method of the model on a minibatch, see
-      `zoo.backend.step.forward_rows`; length: steps in an entry.
-    """
-
-    cut: Callable[[dict[str, Any], Rollout], Sample]
-    rows_once: Callable[[Columns], tuple[Columns, Tensor | None]]
-    forward: Callable[..., Any]
-    length: int = 1
-
-
 def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
     """[T, B, ...] -> [N, ...], t-major."""
     return map_tensors(lambda x: x.flatten(0, 1), columns)
@@ -168,8 +155,8 @@ class Samples:
     """Makes samples from rollouts, and from samples the columns that a gradient step reads.
 
     Args: gamma, lam: of the estimator; ranks: the ranks over whose samples weights have mean 1; options: the update options,
-      in order, which add columns and change advantages; the others: see `zoo.policy.update.UpdateBuilder`.
-    Attributes: rows_once, entry_len: see `Entries`; inputs: of `zoo.policy.update.UpdateBuilder`; by_ratios: whether the
+      in order, which add columns and change advantages; the others: see `zoo.policy.slots.UpdateSlots`.
+    Attributes: rows_once, entry_len: see `Entries`; inputs: of `zoo.policy.slots.UpdateSlots`; by_ratios: whether the
       estimator weighs rows by log p_now - log p_behaviour.
     """
 

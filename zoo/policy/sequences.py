@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Acting, forward_rows
 from zoo.config.section import Section
 from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors, send
-from zoo.policy.samples import Entries
+from zoo.policy.slots import Entries
 
 C = TypeVar('C', bound=Columns)
 

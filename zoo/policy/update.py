@@ -1,9 +1,6 @@
-"""An update as a value: the config and its options fill named slots, and `UpdateBuilder` makes the parts from them.
+"""An update is built from its slots, which options have filled.
 
-    rollout --samples--> batch --passes--> plans of minibatches --loss--> steps          (memory: of PPG's auxiliary phase)
-
-A slot has one value. A second option that fills it is refused in a sentence with both names, so the order of options never
-decides what an update is. What several options may do one after the other is a list: `inputs`, `around_forward`, `terms`.
+rollout --samples--> batch --passes--> plans of minibatches --loss--> steps          (memory: of PPG's auxiliary phase)
 """
 
 from __future__ import annotations
@@ -11,98 +8,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from zoo.backend.step import LossSpec
-from zoo.core.data import Transition
-from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution
 from zoo.policy.options import UpdateOption
 from zoo.policy.options.loss import Objective
-from zoo.policy.passes import Draw, EachPass, Passes, Renew, StopAfter, shuffled
-from zoo.policy.samples import ROWS, Entries, ReturnUnits, Samples, given_reward, normalized
-
-T = TypeVar('T')
-ColumnsByName = dict[str, Any]
+from zoo.policy.passes import Passes, shuffled
+from zoo.policy.samples import ROWS, ReturnUnits, Samples, given_reward, normalized
+from zoo.policy.slots import Entries, Slot, UpdateSlots
 
 
-class Slot(Generic[T]):
-    """A part of an update that at most one option chooses.
-
-    Args: title: names the part in errors, a noun phrase; value: of a plain update.
-    Attributes: option: that has filled it.
-    """
-
-    def __init__(self, title: str, value: T) -> None:
-        self.title = title
-        self.value = value
-        self.option: UpdateOption | None = None
-
-    def fill(self, option: UpdateOption, value: T) -> None:
-        """Sets the part. Raises: UserError if another option has set it."""
-        if self.option is not None and self.option is not option:
-            raise UserError(f'{self.option.title} and {option.title} both choose {self.title}; drop one of the two')
-        self.option = option
-        self.value = value
-
-
-class UpdateBuilder:
-    """Slots for the parts of an update, which options fill by their method `fill`.
-
-    Attributes, of samples:
-      units: converts between the critic's output and returns; `units.restore` gives returns.
-      baseline: the critic's values, [T, B] in return units -> the values with which advantages compare returns, [T, B].
-      reward_scale: (transition, weight [T, B] or None) -> rewards [T, B], as advantages use them.
-      estimator: see `zoo.policy.samples.estimator_of`.
-      entries: what a batch is made of: rows, or the sequences of a recurrent model.
-      inputs: functions of the columns that a step reads, each called on the result of the one before.
-    Of passes:
-      draw: orders the samples of a batch. stop_after: ends passes early. renew: computes columns of the batch again before
-      each pass but the first. each_pass: changes the columns that the steps of a pass read.
-    Of the loss:
-      surrogate, value_loss, proximal, extra_columns: see `zoo.backend.step.LossSpec`. terms: further terms of the loss;
-      those that follow the penalties have weight 1. around_forward: functions of a forward function, which return one that
-      calls it.
-    memory: of the batches for an auxiliary phase; None: the plain one. has_critic: whether the update trains a critic.
-    normalizers: modules with running statistics, by the name under which checkpoints save them.
-    """
+class UpdateBuilder(UpdateSlots):
+    """Makes the parts of an update from its slots."""
 
     def __init__(
         self, cfg: ActorCriticPolicyConfig, objective: Objective, ranks: Ranks, entries: Entries = ROWS
     ) -> None:
+        super().__init__()
         self._cfg = cfg
         self._ranks = ranks
-        self._measures_kl = False
-        self.units: Slot[Any] = Slot('the unit of the critic', ReturnUnits())
-        self.baseline: Slot[Callable[[Tensor], Tensor]] = Slot('the baseline of advantages', ReturnUnits().restore)
-        self.reward_scale: Slot[Callable[[Transition, Tensor | None], Tensor]] = Slot('how rewards count', given_reward)
-        self.estimator: Slot[Any] = Slot('the estimator of advantages', cfg.collect.estimator)
-        self.entries: Slot[Entries] = Slot('the entries of a batch', entries)
-        self.inputs: list[Callable[[ColumnsByName], ColumnsByName]] = []
-        self.draw: Slot[Draw] = Slot('the order of samples', shuffled)
-        self.stop_after: Slot[StopAfter | None] = Slot('when passes stop', None)
-        self.renew: Slot[Renew | None] = Slot('what passes compute again', None)
-        self.each_pass: Slot[EachPass | None] = Slot('the columns of each pass', None)
-        self.surrogate: Slot[Callable[..., Tensor]] = Slot('the surrogate', objective.surrogate)
-        self.value_loss: Slot[Callable[..., Tensor]] = Slot('the value loss', objective.value_loss)
-        self.terms: list[Any] = list(objective.penalties)
-        self.proximal: Slot[Callable[..., Any] | None] = Slot('the loss of the policy', None)
-        self.extra_columns: Slot[Callable[..., Any] | None] = Slot('the columns that steps compute', None)
-        self.around_forward: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = []
-        self.memory: Slot[Any] = Slot('the memory of the auxiliary phase', None)
+        self.units = Slot('the unit of the critic', ReturnUnits())
+        self.baseline = Slot('the baseline of advantages', ReturnUnits().restore)
+        self.reward_scale = Slot('how rewards count', given_reward)
+        self.estimator = Slot('the estimator of advantages', cfg.collect.estimator)
+        self.entries = Slot('the entries of a batch', entries)
+        self.inputs = []
+        self.draw = Slot('the order of samples', shuffled)
+        self.stop_after = Slot('when passes stop', None)
+        self.renew = Slot('what passes compute again', None)
+        self.each_pass = Slot('the columns of each pass', None)
+        self.surrogate = Slot('the surrogate', objective.surrogate)
+        self.value_loss = Slot('the value loss', objective.value_loss)
+        self.terms = list(objective.penalties)
+        self.proximal = Slot('the loss of the policy', None)
+        self.extra_columns = Slot('the columns that steps compute', None)
+        self.around_forward = []
+        self.memory = Slot('the memory of the auxiliary phase', None)
         self.has_critic = Slot('whether a critic is trained', True)
-        self.normalizers: dict[str, nn.Module] = {}
+        self.normalizers = {}
         if cfg.learn.adv_norm == 'batch':
             self.inputs.append(partial(normalized, ranks=ranks))
-
-    def measure_kl(self) -> None:
-        """Lets steps of the policy give the metric kl, although it may cost time."""
-        self._measures_kl = True
 
     def loss(self) -> LossSpec:
         """The loss of steps on the policy, with the parts as they are now."""

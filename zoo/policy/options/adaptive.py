@@ -15,7 +15,7 @@ from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 GROWS = 1.5
 SHRINKS = 0.5
@@ -32,7 +32,7 @@ class AdaptiveNumbers(UpdateOption):
     key = 'policy.learn.learning_rate'
     names = ('update_kl',)
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         rules = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
         self._rules = {name: rule for name, rule in rules.items() if rule is not None}

@@ -202,8 +202,8 @@ class PassesView:
             return getattr(passes, name)
         take = passes.take
 
-        def steps(step: Any, optimizers: Any, plan: Any, numbers: LossAndNumbers) -> Any:
-            return take(step, optimizers, plan, numbers.loss, numbers.numbers)
+        def steps(*args: Any) -> Any:  # step, optimizers, plan, numbers
+            return take(*args[:-1], *args[-1])
 
         return steps
 
@@ -215,8 +215,8 @@ class PassesView:
         elif name == 'steps':
             warn_of_slot(self._option, 'passes.steps', 'each_pass.fill(self, ..)')
 
-            def take(step: Any, optimizers: Any, plan: Any, loss: LossSpec, numbers: StepNumbers) -> Any:
-                return value(step, optimizers, plan, LossAndNumbers(loss, numbers))
+            def take(*args: Any) -> Any:  # step, optimizers, plan, loss, numbers
+                return value(*args[:-2], LossAndNumbers(*args[-2:]))
 
             passes.take = take
         else:

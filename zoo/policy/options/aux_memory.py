@@ -18,7 +18,7 @@ from zoo.policy.aux_memory import KEPT, AuxMemory
 from zoo.policy.options import UpdateOption
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class ChosenMemory(UpdateOption):
 
     key = 'policy.learn.aux_memory'
 
-    def fill(self, update: UpdateBuilder, policy: Any) -> None:
+    def fill(self, update: UpdateSlots, policy: Any) -> None:
         learn = policy.cfg.learn
         self._memory = make_memory(learn.aux_window or learn.aux_freq, learn.aux_memory, learn.aux_window is not None)
         update.memory.fill(self, self._memory)

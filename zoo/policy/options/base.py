@@ -11,7 +11,7 @@ from zoo.core.data import Columns, Metrics, Rollout, Transition
 from zoo.policy.modes import Owner as Owner
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 
 class Estimated(NamedTuple):
@@ -54,7 +54,7 @@ class UpdateOption:
         """Yields a sentence for each setting that conflicts with it, or ''; the sentence names both, and the remedy."""
         yield from ()
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         """Fills the slots of the policy's update that it chooses; called once, before the update and the modes are built."""
 
     def attach(self, policy: Owner) -> None:

@@ -35,7 +35,7 @@ from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppo import weighted_mean
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 OBS_CLIP = 5.0  # of normalised observations, as published
 NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped
@@ -49,7 +49,7 @@ class IntrinsicReward(UpdateOption):
 
     key = 'policy.learn.intrinsic'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         given = policy.cfg.learn.intrinsic
         self.component = make_component(INTRINSIC_REGISTRY, given, policy.obs_space, policy.device, policy.seed)
         self.names = tuple(self.component.names)

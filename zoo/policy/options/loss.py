@@ -19,7 +19,7 @@ from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
@@ -117,7 +117,7 @@ class Penalties(UpdateOption):
 
     key = 'policy.learn.penalties'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._objective = policy.objective
         self._weight_names = [f'{penalty.name}_weight' for penalty in self._objective.penalties]
         self.names = (*(f'penalty_{penalty.name}' for penalty in self._objective.penalties), *self._weight_names)
@@ -149,7 +149,7 @@ class ReturnRange(UpdateOption):
 
     names = ('return_outside',)
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
 
     def after_update(self, batch: Columns) -> Metrics:

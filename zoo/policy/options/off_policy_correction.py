@@ -22,7 +22,7 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -144,7 +144,7 @@ class ProximalPolicy(UpdateOption):
                 "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
             )
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         learn = policy.cfg.learn
         meant = of_correction(policy, 'proximal')
@@ -207,7 +207,7 @@ def averaged_logit(
 class AveragedPolicy(ProximalPolicy):
     """Proximal policy 'ewma': the optimiser of the policy keeps an average of its parameters, by which steps weigh samples."""
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         super().fill(update, policy)
         update.extra_columns.fill(self, averaged_logit)
 
@@ -243,7 +243,7 @@ class VTrace(UpdateOption):
         if policy.cfg.learn.baseline == 'none':
             yield f"{start} but baseline is 'none': no critic enters the advantages; use correction 'none'"
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         learn = policy.cfg.learn
         given = policy.cfg.collect.estimator

@@ -23,11 +23,11 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, mean_over
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
-from zoo.policy.passes import StopAfter
+from zoo.policy.slots import StopAfter
 from zoo.rl_utils.check import check_pair, check_returned
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
@@ -38,7 +38,7 @@ class ChosenDraw(UpdateOption):
 
     key = 'policy.learn.draw'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         draw = make_component(DRAW_REGISTRY, policy.cfg.learn.draw)
         update.draw.fill(self, partial(checked_draw, draw))
 
@@ -56,7 +56,7 @@ class EarlyStop(UpdateOption):
                 "its own; use target_kl_at 'epoch', or accumulate 1"
             )
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         learn = policy.cfg.learn
         is_over = partial(is_far, limit=KL_FACTOR * learn.target_kl, ranks=policy.run.ranks)
         update.stop_after.fill(self, StopAfter(learn.target_kl_at, is_over))
@@ -84,7 +84,7 @@ class RecomputedAdvantages(UpdateOption):
                 'sequences; use recompute_adv=false'
             )
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         update.renew.fill(self, partial(recomputed, policy))
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ class OptimizerMechanics(UpdateOption):
 
     key = 'policy.learn.precision'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         learn = policy.cfg.learn
         self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
         self.components = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)

@@ -17,7 +17,7 @@ from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.options import Owner, UpdateOption
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 
 class Plasticity(UpdateOption):
@@ -36,7 +36,7 @@ class Plasticity(UpdateOption):
             names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
             yield _unmatched(dict(component.options)['layers'], names)
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         self._component = make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
         self._every = dict(self._component.options).get('every', 1)

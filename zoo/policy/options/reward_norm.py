@@ -12,7 +12,7 @@ from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 
 class RewardNorm(UpdateOption):
@@ -20,7 +20,7 @@ class RewardNorm(UpdateOption):
 
     key = 'policy.learn.reward_norm'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._statistics = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
         update.normalizers['reward'] = self._statistics
         self._gamma = policy.cfg.learn.reward_norm_discount

@@ -11,7 +11,7 @@ from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 
 class ValueNorm(UpdateOption):
@@ -24,7 +24,7 @@ class ValueNorm(UpdateOption):
     key = 'policy.learn.value_norm'
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'value'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         self._learns_from_draws = policy.run.n_draw is not None
         self._statistics = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)

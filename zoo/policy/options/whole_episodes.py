@@ -15,7 +15,7 @@ from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
 
 if TYPE_CHECKING:
-    from zoo.policy.update import UpdateBuilder
+    from zoo.policy.slots import UpdateSlots
 
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
 """Estimators that use a value of the critic for the rewards after a step."""
@@ -34,7 +34,7 @@ class NoBaseline(UpdateOption):
                 "values for what follows a step; use estimator 'returns', or baseline 'critic'"
             )
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._ranks = policy.run.ranks
         update.baseline.fill(self, torch.zeros_like)
         update.has_critic.fill(self, False)
@@ -49,7 +49,7 @@ class WholeEpisodes(UpdateOption):
 
     key = 'policy.collect.batch_mode'
 
-    def fill(self, update: UpdateBuilder, policy: Owner) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._ranks = policy.run.ranks
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
