@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import structure
+from zoo.policy.slots import UpdateSlots
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -116,8 +117,11 @@ def test_the_path_from_env_step_to_new_parameters_is_as_documented_and_names_no_
     assert sys._getframe().f_trace is before  # else the watch for hung env calls takes it for a debugger's
     assert len(path) > 10
     assert sum(len(traced.executed) for traced in path.values()) > 100
-    if run == 'ppo':
-        assert structure.options_named(path) == []
+    if (
+        run == 'ppo'
+    ):  # slots have the names of the keys that fill them; no code asks whether one is filled by a certain option
+        named = [use for use in structure.options_named(path) if use.split()[-1] not in UpdateSlots.__annotations__]
+        assert named == []
 
 
 @pytest.mark.slow
