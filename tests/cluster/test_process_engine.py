@@ -1,4 +1,4 @@
-"""The process engine, with runners whose numbers are known; whole runs are in test_process_runs.py."""
+"""The process engine, with runners whose numbers are known; whole runs are in test_process_engine_runs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining of ranks and its error messages; training on ranks is in test_torchrun.py."""
+"""Joining of ranks and its error messages; training on ranks is in test_torch_ranks_runs.py."""
 
 from __future__ import annotations
 

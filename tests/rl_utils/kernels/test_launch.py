@@ -1,4 +1,4 @@
-"""All kernels: strides, equal bits, training steps, compilers, CUDA graphs; uncovered inputs are in test_find.py."""
+"""All kernels: strides, equal bits, training steps, compilers, CUDA graphs; uncovered inputs are in test_launch_find.py."""
 
 from __future__ import annotations
 

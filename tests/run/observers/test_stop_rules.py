@@ -189,7 +189,7 @@ def test_resume_counts_on_and_a_rule_that_holds_ends_it_at_once(
 
 
 def test_rule_that_raises_ends_the_run_by_its_name_and_the_run_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(StopRuleError, match=r'stop rule .*:broken raised KeyError.*test_stopping.py:\d+'):
+    with pytest.raises(StopRuleError, match=r'stop rule .*:broken raised KeyError.*test_stop_rules.py:\d+'):
         run(tmp_path, [f'{HERE}:broken'])
     (run_dir,) = (tmp_path / 'run').iterdir()
     assert list(run_dir.glob('checkpoints/step_*.safetensors'))

@@ -75,7 +75,7 @@ def faulty_env(**kwargs: Any) -> gymnasium.Env:
 
 def config(root: Path, **sections: Any) -> dict[str, Any]:
     """Config of two runners of 2 envs each, 64 env steps a rollout, no evaluation except the last."""
-    sections['env'] = dict(id='tests.cluster.test_process_runs:faulty_env', **sections.get('env', {}))
+    sections['env'] = dict(id='tests.cluster.test_process_engine_runs:faulty_env', **sections.get('env', {}))
     return job_config(root, **{**sections, 'cluster': dict(runner_num=2, **sections.get('cluster', {}))})
 
 
@@ -179,14 +179,14 @@ def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectori
     where = re.search(r"env '\S+\[(\d):\d\]', index (\d) \((\d) of all\), step 20, in a runner on (\S+): ", words)
     assert where and 'the wheel came off' in words, words
     assert int(where[1]) + int(where[2]) == int(where[3]) and where[4] == socket.gethostname()
-    assert 'test_process_runs.py:' in words
+    assert 'test_process_engine_runs.py:' in words
 
 
 @pytest.mark.parametrize('engine', ['process', 'inline'])
 @pytest.mark.soak
 def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path, engine: str) -> None:
     env = dict(kwargs={'at': 20, 'marker': str(tmp_path / 'hung')}, step_timeout=2, vectorization='sync')
-    words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
+    words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_engine_runs.py:\d+"
     with pytest.raises(EnvError, match=words):
         serial_pipeline(config(tmp_path, env=env, cluster=dict(engine=engine, runner_timeout=PATIENCE)))
     assert time.time() - (tmp_path / 'hung').stat().st_mtime < 2 + 10

@@ -99,7 +99,7 @@ class Dotted(gymnasium.Env[Any, Any]):
 
 def test_names_of_observations_may_have_dots(tmp_path: Path) -> None:
     config = {
-        'env': {'id': 'tests.cluster.test_runners:Dotted', 'collector_env_num': 2},
+        'env': {'id': 'tests.cluster.test_remote_collector_runs:Dotted', 'collector_env_num': 2},
         'policy': {'collect': {'n_step': 32}, 'learn': {'batch_size': 64}},
     }
     assert_same(train(tmp_path, config, 64, 'env.collector_group_num=2'), train(tmp_path, config, 64, *RUNNERS))
