@@ -223,7 +223,10 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(
     lag: tuple[str, ...], session: str, tmp_path: Path
 ) -> None:
     """With max_lag above 1, runners collect in threads, since weights arrive during a rollout."""
-    hangs = 'env.id=tests.cluster.test_process_engine_runs:faulty_env', f'env.kwargs={{at: 20, marker: {tmp_path}/hung}}'
+    hangs = (
+        'env.id=tests.cluster.test_process_engine_runs:faulty_env',
+        f'env.kwargs={{at: 20, marker: {tmp_path}/hung}}',
+    )
     runners = 'env.check=false', 'env.vectorization=sync', 'cluster.runner_num=2', 'cluster.engine=ray', session
     patience = 'env.step_timeout=2', f'cluster.runner_timeout={PATIENCE}', f'logger.root={tmp_path}'
     words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_engine_runs.py:\d+"
