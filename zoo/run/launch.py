@@ -150,7 +150,7 @@ def train_with_learners(
         'imports': tuple(given_imports),
         **options,
     }
-    from zoo.cluster.ray_learners import run_ranks
+    from zoo.cluster.ray_ranks import run_ranks
 
     with catch_signals() as received:
         try:
