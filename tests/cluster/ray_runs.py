@@ -18,6 +18,8 @@ from zoo.core.data import leaves
 
 REPO = Path(__file__).resolve().parents[2]
 MARK = 'TEST_RUN'  # environment variable of a run and of every process that it starts
+ONE = 'cluster.engine=ray', 'cluster.runner_num=1'
+TWO = 'cluster.learner_num=2'
 SCRIPT = """
 import sys
 from zoo import serial_pipeline

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cluster.engine_contract import OutsideContract, request, shown, until
 from tests.cluster.runners import Numbers, Spec, shared_names
-from tests.cluster.test_engine import OutsideContract, request, shown, until
 from tests.processes import PATIENCE, is_alive, left
 from zoo.cluster.messages import Lost, Reply, RunnerLostError
 from zoo.cluster.process_engine import ProcessEngine

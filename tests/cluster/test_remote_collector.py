@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cluster.test_scheduler import RUN, FaultyEngine
+from tests.cluster.faulty_engine import RUN, FaultyEngine
 from zoo.cluster.config import lag_problems
 from zoo.cluster.messages import Reply, RunnerLostError, WeightLayout
 from zoo.cluster.remote_collector import RemoteCollector, RemoteEnvs
