@@ -1,7 +1,7 @@
 """Compiled updates and acting against eager ones; recompilation; models and steps that cannot be compiled.
 
 Most tests run the graphs as traced, because errors of our own would show there; those marked long compile them, as do some
-of test_executors.py.
+of test_executor.py.
 """
 
 from __future__ import annotations
@@ -619,7 +619,7 @@ def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureF
 
 @pytest.mark.slow
 def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
-    """Dict observations with a mask, burn-in, episodes that begin inside a sequence. For other cells: test_recurrent."""
+    """Dict observations with a mask, burn-in, episodes that begin inside a sequence. For other cells: test_sequences."""
     space = Dict({'obs': Box(np.full(3, -1.0), np.ones(3)), 'action_mask': MultiBinary((2,))})
     cfg = resolve_policy(dict(type='ppo', model=dict(recurrent=dict(cell='lstm', hidden_size=8)))).model
     torch.manual_seed(0)

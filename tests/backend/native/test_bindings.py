@@ -266,7 +266,7 @@ def test_epoch_bits_depend_neither_on_threads_nor_on_the_run(leveled: Library, k
 
 
 def test_levels_agree_to_rounding(lib: Library) -> None:
-    """The levels agree after 20 steps. test_executors compares the best level with eager steps in float64."""
+    """The levels agree after 20 steps. test_executor.py compares the best level with eager steps in float64."""
     case, ends = Case(6, (24, 24), (24, 24), 5, nvec=(3, 2)), []
     for level in LEVELS:
         lib.set_level(level)

@@ -68,7 +68,12 @@ def trained(
     config = dict(
         max_env_step=N_STEP * N_ROLLOUT * N_ENV,
         logger=dict(root=str(root), console='off', tensorboard=False),
-        env=dict(id=f'tests.policy.test_statistics:{env}', collector_env_num=N_ENV, evaluator_env_num=1, check=False),
+        env=dict(
+            id=f'tests.policy.test_actor_critic_statistics:{env}',
+            collector_env_num=N_ENV,
+            evaluator_env_num=1,
+            check=False,
+        ),
         policy=dict(
             type=kind,
             model=dict(obs_norm=True, hidden_sizes=[8, 8], **(model or {})),
