@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_ppg import moved, to_the_phase
-from tests.policy.test_ppo import N_STEP, OBS, TWO_ACTIONS, N, parameters, ppo, samples_of
-from tests.policy_envs import differing, job_config, make_policy
+from tests.policy.updates import N_STEP, OBS, N, moved, parameters, ppo, samples_of, to_the_phase
+from tests.policy_envs import TWO_ACTIONS, differing, job_config, make_policy
 from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTION_REGISTRY, PENALTY_REGISTRY, PHASE_REGISTRY, POLICY_REGISTRY

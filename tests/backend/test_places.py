@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.policy.test_ppo import OBS, parameters, ppo, samples_of
+from tests.policy.updates import OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS
 from zoo.backend.places import PLACES, Name
 from zoo.config.section import validate

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.envs import LimitEnv, play
-from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
+from tests.policy.hand import EPISODE, MODES, collect, hand_policy
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig, UnsupportedEnvError, make_vector_env
 from zoo.env.config import env_config

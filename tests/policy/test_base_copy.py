@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_execution_train_mode import network as model_with
-from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, samples_of
+from tests.policy.networks import network as model_with
+from tests.policy.updates import N_ENV, N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.policy.base import Policy
 

@@ -8,31 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
+from tests.policy.networks import Line
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, job_config, make_policy
 from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.policy import PPOPolicy
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_policy
-
-
-class Line(nn.Module):
-    """An unregistered model for `limit_env`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1, 3)
-
-    def compute_actor(self, obs: Tensor) -> Tensor:
-        return self.layer(obs)[..., :2]
-
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        return self.layer(obs)[..., 2]
-
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
 
 
 def config(root: Path, **sections: Any) -> dict[str, Any]:

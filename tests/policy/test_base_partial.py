@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_inference import OBS, ROWS, policy_of
+from tests.policy.random_heads import OBS, ROWS, policy_of
 from zoo.core.errors import UserError
 from zoo.core.spaces import Discrete
 

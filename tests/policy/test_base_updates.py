@@ -14,7 +14,7 @@ import pytest
 import torch
 from pydantic import Field
 
-from tests.policy.test_ppo import N_STEP, OBS, samples_of
+from tests.policy.updates import N_STEP, OBS, samples_of
 from tests.policy_envs import differing, job_config
 from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
 from zoo.config.section import ConfigError

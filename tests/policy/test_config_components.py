@@ -13,7 +13,7 @@ import pytest
 import torch
 from pydantic import Field
 
-from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
+from tests.policy.updates import N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy
 from zoo import load_policy
 from zoo.config.components import make_component

@@ -8,48 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tests.policy.test_ppo import N_STEP, OBS, N, random_rollout, samples_of
+from tests.policy.networks import LAYERS, Shared, network
+from tests.policy.updates import N_STEP, OBS, N, random_rollout, samples_of
 from tests.policy_envs import TWO_ACTIONS, differing, make_policy
 from zoo.policy.base import Policy
 from zoo.policy.execution import ModelMode
-
-LAYERS = {'dropout': lambda: nn.Dropout(0.5), 'batch_norm': lambda: nn.BatchNorm1d(16)}
-
-
-class Shared(nn.Module):
-    """A trunk with the given layer, and three heads: policy, value and PPG's auxiliary value."""
-
-    def __init__(self, layer: nn.Module, n_obs: int = 2, n_action: int = 2) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(nn.Linear(n_obs, 16), layer, nn.Tanh())
-        self.policy_head, self.value_head, self.aux_head = nn.Linear(16, n_action), nn.Linear(16, 1), nn.Linear(16, 1)
-        self.joint = True
-
-    def compute_actor(self, obs: Tensor) -> Tensor:
-        return self.policy_head(self.trunk(obs))
-
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        return self.value_head(self.trunk(obs))[..., 0]
-
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        feature = self.trunk(obs)
-        return {'logit': self.policy_head(feature), 'value': self.value_head(feature)[..., 0]}
-
-    def compute_aux(self, obs: Tensor) -> dict[str, Tensor]:
-        feature = self.trunk(obs)
-        output = {name: getattr(self, f'{name}_head')(feature)[..., 0] for name in ('value', 'aux')}
-        return {'logit': self.policy_head(feature), 'value': output['value'], 'aux_value': output['aux']}
-
-    def critic_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, p) for name, p in self.named_parameters() if name.startswith('value_head')]
-
-
-def network(layer: str, **sizes: int) -> Shared:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return Shared(LAYERS[layer](), **sizes)
 
 
 def policy_with(model: nn.Module, kind: str = 'ppo', executor: str = 'eager') -> Policy:

@@ -10,28 +10,11 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS
+from tests.policy.random_heads import OBS, ROWS, policy_of
+from tests.policy_envs import ONE_NUMBER
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
-from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
-from zoo.policy.base import Policy
-from zoo.run.config import resolve_policy
-
-OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
-ROWS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-
-
-def policy_of(
-    kind: str = 'ppo', action: Any = TWO_ACTIONS, obs: Any = OBS, mode: Any = 'clip', **sections: Any
-) -> Policy:
-    sections['model'] = {'hidden_sizes': [8], **sections.get('model', {})}
-    policy = POLICY_REGISTRY.build(kind, resolve_policy({'type': kind, **sections}), obs, action, action_mode=mode)
-    torch.manual_seed(1)
-    for name, p in policy.model.named_parameters():
-        if 'head' in name:  # the initial policy is near uniform, which would hide mistakes
-            p.data.normal_()
-    return policy
 
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'a2c'])

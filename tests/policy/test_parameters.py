@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.policy.test_ppo import OBS, samples_of
+from tests.policy.updates import OBS, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, make_policy as tiny_policy
 from zoo import make_policy, serial_pipeline
 from zoo.core.errors import UserError

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_actor_critic import MODES, OBS as ONE_NUMBER_OBS, collect
-from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
+from tests.policy.hand import MODES, OBS as ONE_NUMBER_OBS, collect
+from tests.policy.updates import N_STEP, OBS, N, moved, parameters, ppg, samples_of, to_the_phase
 from tests.policy_envs import (
     ONE_NUMBER,
     TWO_ACTIONS,
@@ -37,31 +37,6 @@ apart = pytest.mark.parametrize('arch', ['dual', 'detach'])
 spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
 CRITIC = {'dual': {'critic_encoder', 'value_head'}, 'detach': {'value_head'}}
 ACTOR = {'actor_encoder', 'policy_head'}
-
-
-def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) -> Policy:
-    """A PPG policy; by default phases of one epoch of one minibatch, and an auxiliary phase after every second rollout."""
-    base = dict(batch_size=N, adv_norm='off', learning_rate=1e-2, aux_freq=2, aux_train_epoch=1, aux_batch_size=N)
-    kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
-    model = {'arch': arch, **kwargs.pop('model', {})}
-    return make_policy(
-        OBS, kwargs.pop('action_space', TWO_ACTIONS), type='ppg', model=model, learn={**base, **(learn or {})}, **kwargs
-    )
-
-
-def to_the_phase(policy: Policy, n: int) -> list[dict[str, Tensor]]:
-    """Learns from n rollouts, but holds back the auxiliary phase; returns the samples."""
-    found = []
-    with phase_held_back(policy):
-        for seed in range(n):
-            found.append(clone(samples_of(policy, seed)))
-            policy.learn_mode.forward(found[-1])
-    return found
-
-
-def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    """Names of the top-level modules in which any bit changed."""
-    return {name.split('.')[0] for name in differing(before, after)}
 
 
 def moments(policy: Policy, *names: str) -> dict[str, Any]:

@@ -7,67 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from tests.policy.updates import N_STEP, OBS, N, parameters, ppo, samples_of, trained
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy, take
 from tests.step_parts import PolicyNumbers
 from zoo.config.components import Component
-from zoo.core.data import Rollout
-from zoo.core.spaces import Box
-from zoo.policy.base import Policy
 from zoo.policy.ppo import ppo_step
 from zoo.rl_utils import value_losses
 from zoo.rl_utils.optimizer import FlatOptimizer, NonFiniteGradientError
 from zoo.rl_utils.update_rules import SGDRule
 
-OBS = Box(torch.full((2,), -torch.inf).numpy(), torch.full((2,), torch.inf).numpy())
-N_STEP, N_ENV = 8, 4
-N = N_STEP * N_ENV
-
-
-def ppo(learn: dict[str, Any] | None = None, **kwargs: Any) -> Policy:
-    """A PPO policy with one epoch of one minibatch and every option off; `learn` overrides this."""
-    base = dict(epoch_per_collect=1, batch_size=N, adv_norm='off', grad_clip=None, learning_rate=1e-2)
-    kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
-    return make_policy(OBS, kwargs.pop('action_space', TWO_ACTIONS), learn={**base, **(learn or {})}, **kwargs)
-
-
-def random_rollout(policy: Policy, seed: int = 0) -> Rollout:
-    """A rollout [N_STEP, N_ENV] of random observations, rewards and episode ends, with actions of the policy."""
-    generator = torch.Generator().manual_seed(seed)
-    obs = torch.randn(N_STEP + 1, N_ENV, 2, generator=generator)
-    output = [policy.collect_mode.forward(obs[t], None) for t in range(N_STEP)]
-    done = torch.rand(N_STEP, N_ENV, generator=generator) < 0.1
-    cut = torch.rand(N_STEP, N_ENV, generator=generator) < 0.1
-    index = (done | cut).nonzero()
-    data = {
-        'obs': obs[:-1],
-        'action': torch.stack([o['action'] for o in output]),
-        'logit': torch.stack([o['logit'] for o in output]),
-        'reward': torch.randn(N_STEP, N_ENV, generator=generator),
-        'done': done,
-        'traj_flag': done | cut,
-    }
-    return Rollout(data, obs[-1], torch.randn(len(index), 2, generator=generator), index)
-
-
-def samples_of(policy: Policy, seed: int = 0) -> dict[str, Any]:
-    return policy.collect_mode.get_train_sample(random_rollout(policy, seed))
-
 
 def weightless(samples: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in samples.items() if name != 'weight'}
-
-
-def parameters(policy: Policy) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
-
-
-def trained(learn: dict[str, Any], samples: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
-    """Parameters of a fresh policy after one round on these samples."""
-    policy = ppo(learn, **kwargs)
-    policy.learn_mode.forward(samples)
-    return parameters(policy)
 
 
 VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None),))

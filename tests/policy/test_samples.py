@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.policy.test_ppo import N_STEP, N, ppo, samples_of
+from tests.policy.updates import N_STEP, N, ppo, samples_of
 
 
 @pytest.mark.parametrize('value_norm', [False, True])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
-from tests.policy.test_base_given_model import Line
+from tests.policy.networks import Line
 from tests.policy_envs import TWO_ACTIONS, job_config
 from zoo import serial_pipeline
 from zoo.core.data import Rollout

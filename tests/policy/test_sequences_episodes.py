@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.policy.test_base_device import Crossings
+from tests.crossings import Crossings
 from zoo.policy.sequences import replace_rows
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_base_device import Crossings
+from tests.crossings import Crossings
 from tests.rl_utils.distribution_cases import CASES
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY

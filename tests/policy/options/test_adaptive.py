@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
+from tests.policy.updates import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
 from zoo.policy.options.adaptive import AdaptiveNumbers

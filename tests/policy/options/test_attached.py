@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_ppo import parameters, ppo, samples_of
+from tests.policy.updates import parameters, ppo, samples_of
 from zoo.config.section import Section
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTION_REGISTRY

@@ -12,8 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tests.policy.test_ppg import ppg
-from tests.policy.test_ppo import parameters, ppo, samples_of
+from tests.policy.updates import parameters, ppg, ppo, samples_of
 from tests.policy_envs import differing
 from zoo.config.section import ConfigError, Section
 from zoo.core.data import Columns, Metrics, Rollout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.policy.test_ppo import N, ppo, samples_of
+from tests.policy.updates import N, ppo, samples_of
 
 
 @pytest.mark.parametrize('value_norm', [False, True])

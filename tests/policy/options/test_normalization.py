@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_actor_critic import MODES, collect, hand_policy
-from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, samples_of
+from tests.policy.hand import MODES, collect, hand_policy
+from tests.policy.updates import N_STEP, OBS, N, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.core.data import Rollout
 from zoo.policy.base import Policy

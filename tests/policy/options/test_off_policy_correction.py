@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of, trained
+from tests.policy.updates import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of, trained
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy, phase_held_back
 from zoo.core.data import Rollout
 from zoo.env import EnvConfig

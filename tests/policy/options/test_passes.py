@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.policy.test_ppo import N, parameters, ppo, random_rollout, samples_of
+from tests.policy.updates import N, parameters, ppo, random_rollout, samples_of
 from tests.policy_envs import differing
 from zoo.policy.options.passes import recomputed
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
-from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
+from tests.policy.hand import EPISODE, MODES, collect, hand_policy
+from tests.policy.updates import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.policy.options.whole_episodes import whole_episodes
 

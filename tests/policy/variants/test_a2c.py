@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, random_rollout, samples_of
+from tests.policy.updates import N_ENV, N_STEP, OBS, N, parameters, random_rollout, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from tests.step_parts import PolicyNumbers
 from zoo.policy.base import Policy

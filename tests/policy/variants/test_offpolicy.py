@@ -10,7 +10,7 @@ import torch
 
 from tests.buffer.samples import multi, replay
 from tests.learning import Learner
-from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
+from tests.policy.updates import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import (
     ONE_NUMBER,
     TWO_ACTIONS,

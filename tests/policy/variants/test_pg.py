@@ -6,53 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
+from tests.policy.networks import Coin
+from tests.policy.updates import N_STEP, OBS, parameters, samples_of, small_rollout
 from tests.policy_envs import TWO_ACTIONS, differing, make_policy
-from zoo.core.data import Rollout
 from zoo.policy.base import Policy
-
-
-class Coin(nn.Module):
-    """Two actions, equally likely at first; counts how often its critic is run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logit, self.value = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(()))
-        self.n_judged = 0
-
-    def compute_actor(self, obs: Tensor) -> Tensor:
-        return self.logit + torch.zeros(*obs.shape[:-1], 2)
-
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        self.n_judged += 1
-        return self.value + torch.zeros(obs.shape[:-1])
-
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
 
 
 def pg(network: nn.Module | None = None, n_step: int = N_STEP, **learn: Any) -> Policy:
     base = dict(adv_norm='off', grad_clip=None)
     collect = dict(n_step=n_step, discount_factor=0.5)
     return make_policy(OBS, TWO_ACTIONS, type='pg', network=network, learn={**base, **learn}, collect=collect)
-
-
-def small_rollout(ends: bool = True) -> Rollout:
-    """4 steps of 2 envs: the first has a terminal state after two steps, the second reaches a time limit in its last step."""
-    done = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool() & ends
-    end = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 1]]).bool() & ends
-    data = {
-        'obs': torch.zeros(4, 2, 2),
-        'action': torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]]),
-        'logit': torch.zeros(4, 2, 2),
-        'reward': torch.tensor([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0], [8.0, 1.0]]),
-        'done': done,
-        'traj_flag': end,
-    }
-    index = end.nonzero()
-    return Rollout(data, torch.zeros(2, 2), torch.zeros(len(index), 2), index)  # type: ignore[arg-type]
 
 
 def test_pg_samples_hold_rewards_to_go_of_whole_episodes() -> None:

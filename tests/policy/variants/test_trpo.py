@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.func import functional_call, jacrev
 
-from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
-from tests.policy.variants.test_pg import Coin, small_rollout
+from tests.policy.networks import Coin
+from tests.policy.updates import N_STEP, OBS, parameters, samples_of, small_rollout
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.spaces import Space
 from zoo.policy.base import Policy
