@@ -11,30 +11,13 @@ import pytest
 import torch
 
 from tests.envs import LimitEnv
-from tests.policy_envs import HandModel, make_policy
+from tests.policy_envs import HandModel
+from tests.worker.collectors import BATCHED, NEXT_STEP, SAME_STEP, make_collector
 from zoo.core.seeding import stream
-from zoo.env import EnvConfig, make_env_groups, make_vector_env
+from zoo.env import make_env_groups
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config
 from zoo.worker.collector import Collector, EpisodeTracker
-
-SAME_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step')
-NEXT_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='next_step')
-BATCHED = dict(id='tests.envs:Limit-v0', vectorization='batched')
-
-
-def make_collector(env: dict[str, Any], n_step: int, n_env: int = 2, network: Any = None, **policy: Any) -> Collector:
-    vector = make_vector_env(EnvConfig(**env), n_env)
-    mode = make_policy(
-        vector.obs_space,
-        vector.action_space,
-        network=network,
-        enable_field=['collect'],
-        **{'collect': dict(n_step=n_step), **policy},
-    ).collect_mode
-    collector = Collector([vector], mode)
-    collector.reset(stream(0, 'test'))
-    return collector
 
 
 def test_rollout_in_same_step_mode_has_final_observations_next_to_the_block() -> None:

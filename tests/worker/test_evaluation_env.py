@@ -11,8 +11,8 @@ import pytest
 
 from tests.envs import LimitEnv, limit_env
 from tests.policy_envs import differing as differing_state, job_config, make_policy
+from tests.worker.counting_envs import counting_env
 from tests.worker.info_envs import InfoEnv
-from tests.worker.test_evaluator import counting_env
 from zoo import ConfigError, evaluate, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs import LimitEnv, LimitSameStepVectorEnv
+from tests.envs import LimitSameStepVectorEnv
 from tests.policy_envs import HandModel, make_policy
+from tests.worker.counting_envs import counting_env
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Discrete
@@ -174,18 +175,6 @@ def test_evaluation_of_an_endless_env_by_its_policy_ends() -> None:
     policy = policy_of(LIMIT, eval=dict(max_episode_steps=11))
     env = EnvConfig(id=LIMIT, kwargs={'limit': 10**9})
     assert evaluate(policy, env, 2) == Evaluation([11.0] * 2, [11] * 2, cut=[True] * 2)
-
-
-class CountingEnv(LimitEnv):
-    """The reward is the action."""
-
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = super().step(action)
-        return obs, float(action), *rest
-
-
-def counting_env(limit: int = 100) -> gymnasium.Env:
-    return CountingEnv(limit)
 
 
 def biased_policy(**options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -24,23 +23,13 @@ from tensorboardX.record_writer import masked_crc32c
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.forked import run_python
+from tests.run.log.json_rows import read_rows
 from tests.run.processes import ROOT
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import LiveConsole, Logger, in_notebook, make_console
 
 QUIET = LoggerConfig(console='off')
 NO_TB = LoggerConfig(console='off', tensorboard=False)
-
-
-def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """Returns all rows, read as standard JSON: NaN and Infinity are refused."""
-
-    def refuse(word: str) -> None:
-        raise ValueError(f'{word} is not JSON')
-
-    text = (run_dir / 'metrics.jsonl').read_text()
-    assert text == '' or text.endswith('\n')
-    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
 def read_events(path: Path) -> list[Event]:

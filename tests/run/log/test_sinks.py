@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.log.test_logger import read_rows
+from tests.run.log.json_rows import read_rows
 from tests.run.processes import small_files
 from zoo import Sink
 from zoo.config.section import Config, ConfigError

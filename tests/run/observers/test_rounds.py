@@ -9,7 +9,7 @@ import torch
 
 from tests.learning import Learner
 from tests.policy_envs import TWO_ACTIONS, make_policy
-from tests.worker.test_collector import SAME_STEP, make_collector
+from tests.worker.collectors import SAME_STEP, make_collector
 from zoo.buffer import ReplayConfig, RolloutBuffer
 from zoo.config.section import validate
 from zoo.core.errors import UserError
