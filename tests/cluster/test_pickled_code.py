@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from zoo.cluster.pickled_code import RunnerPayload, check_versions, packed, unpacked, versions
+from zoo.config.source import import_module_or_file
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, MODEL_REGISTRY
 
@@ -107,6 +108,16 @@ def test_a_file_is_sent_by_its_source_and_named_by_its_module(tmp_path: Path) ->
         'print(found.env["id"], load_code(found.env["id"], "env.id").answer, r.get("my_model").__module__)'
     )
     assert run(tmp_path, '-c', words, 'payload') == 'my_file:Mine 42 my_file'
+
+
+def test_a_file_of_another_run_may_be_gone(tmp_path: Path) -> None:
+    file = tmp_path / 'gone_config.py'
+    file.write_text('x = 1')
+    name = import_module_or_file(str(file)).__name__
+    assert name.encode() in packed(RunnerPayload({}, {'id': 'CartPole-v1'}, None))
+    file.unlink()
+    payload = RunnerPayload({}, {'id': 'CartPole-v1'}, None)
+    assert name.encode() not in packed(payload) and unpacked(packed(payload), 'here') == payload
 
 
 @pytest.mark.long

@@ -9,7 +9,9 @@ import pickle
 import platform
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -79,9 +81,18 @@ def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
 def _packed(payload: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
     """Pickles the payload last, after the code that must be loaded before the payload can be unpickled."""
     folders = [os.path.abspath(path) for path in sys.path]  # where the learner looks for modules
-    files = {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()}
+    files = _texts(files_run())
     specs = _dumps(_specs(env), f'env {env["id"]!r}')
     return pickle.dumps((folders, files, entries, specs, _dumps(payload, 'the config, or the policy')))
+
+
+def _texts(files: Mapping[str, Path]) -> dict[str, tuple[str, str]]:
+    """{module: (path, text)} of the files that are still there: one that is gone may be of another run."""
+    texts = {}
+    for name, path in files.items():
+        with suppress(FileNotFoundError):
+            texts[name] = (str(path), path.read_text(encoding='utf-8'))
+    return texts
 
 
 def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
