@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -29,25 +26,17 @@ from tests.backend.problems import (
     VALUE_CLIP,
     VALUE_LOSSES,
     Case,
+    OwnAdam,
     Problem,
     Result,
-    space_of,
+    assert_equal_parameters,
+    with_optimizers,
 )
 from tests.step_parts import PolicyNumbers, ValueNumbers
-from zoo.backend.choose import ExecutorRequest, choose_executor
 from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
-from zoo.config.components import make_component
-from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves, map_tensors
-from zoo.core.errors import UserError
-from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
-from zoo.core.spaces import Box, Dict, Discrete
-from zoo.model import PPG, PPGConfig
-from zoo.policy.options.off_policy_correction import ProximalLoss
-from zoo.policy.ppo import ppo_step
-from zoo.rl_utils import FlatAdam
 
 pytestmark = pytest.mark.usefixtures('native')
 EXECUTORS: dict[str, Any] = {
@@ -85,10 +74,6 @@ def assert_same_end(found: Result, want: Result) -> None:
             assert ((found.metrics[name] - x).abs() > 1e-5).sum() <= 1
         else:
             assert_near(found.metrics[name], x, name, 1e-3)
-
-
-def assert_equal_parameters(found: Result, want: Result) -> None:
-    assert not [name for name, p in want.parameters.items() if not torch.equal(found.parameters[name], p)]
 
 
 # --- steps
@@ -461,162 +446,8 @@ def test_minibatches_of_sequences_normalise_over_all_their_rows_and_of_one_row_a
     assert [each['adv'].item() for each in single] == [0.0] * 6
 
 
-# --- steps that C does not know run in the fallback
-
-
-def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
-    """Makes a native executor whose eager fallback appends loss and numbers of each call to `called`."""
-
-    class Noting(Eager):
-        def run(self, step: Any, optimizers: Any, data: Any, loss: Any, numbers: Any) -> Any:
-            called.append((loss, numbers))
-            return super().run(step, optimizers, data, loss, numbers)
-
-    return lambda model, dist: NativeExecutor(model, dist, Noting(model, dist))
-
-
-class OwnAdam(FlatAdam):
-    """A user's optimiser: half as fast as Adam."""
-
-    def step(self, grad_clip: Any = None) -> Tensor:
-        before = self.param.clone()
-        norm = super().step(grad_clip)
-        self.param.lerp_(before, 0.5)
-        return norm
-
-
-def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
-    assert minibatch['mine'].shape == (16,)
-    return ppo_step(model, dist, optimizers, {**minibatch, 'adv': 2 * minibatch['adv']}, numbers)
-
-
-@functools.wraps(ppo_step)
-def wrapped(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
-    return own_step(model, dist, optimizers, minibatch, numbers)
-
-
-def with_step(step: Any) -> Callable[[Problem], None]:
-    def change(problem: Problem) -> None:
-        problem.columns['mine'], problem.step = torch.arange(64), step
-
-    return change
-
-
-def with_optimizers(make: Callable[[list[Any]], list[FlatAdam]]) -> Callable[[Problem], None]:
-    """Returns a change that replaces a problem's optimisers by those made from the model's named parameters."""
-
-    def change(problem: Problem) -> None:
-        problem.optimizers = lambda model, kind=FlatAdam: make(list(model.named_parameters()))  # type: ignore
-
-    return change
-
-
-def configured(**options: Any) -> Callable[[Problem], None]:
-    def make(named: list[Any]) -> list[FlatAdam]:
-        optimizer = FlatAdam(named)
-        optimizer.configure(**options)
-        return [optimizer]
-
-    return with_optimizers(make)
-
-
-def as_it_is(problem: Problem) -> None:
-    pass
-
-
-def in_sequences(problem: Problem) -> None:
-    problem.columns = {name: x.unflatten(0, (16, 4)) for name, x in problem.columns.items()}
-    problem.order = torch.arange(16).unsqueeze(0)
-
-
-def with_proximal(problem: Problem) -> None:
-    problem.columns['logit_proximal'] = problem.columns['logit'] + 0.1
-
-
-DPO, REVERSE = make_component(SURROGATE_REGISTRY, 'dpo'), make_component(PENALTY_REGISTRY, 'reverse_kl')
-SHORT = make_component(VALUE_LOSS_REGISTRY, {'type': 'huber', 'range': 2.0})
-OWN_CLIP = CLIP.__class__('surrogate', 'clip', lambda log_ratio, ratio, adv, clip_ratio: ratio * adv)
-PLAIN = PolicyNumbers()
-NOT_IN_C: dict[str, tuple[str, Any, Callable[[Problem], object]]] = {
-    'a surrogate': ('POLICY', PolicyNumbers(surrogate=DPO), as_it_is),
-    'a surrogate in place of one of zoo': ('PPO', PolicyNumbers(surrogate=OWN_CLIP), as_it_is),
-    'an option': ('VALUE', ValueNumbers(value_loss=SHORT), as_it_is),
-    'a penalty': ('PPO', PolicyNumbers(terms=(REVERSE,), term_weights=(0.1,)), as_it_is),
-    'two penalties': ('PPO', PolicyNumbers(terms=(KL, KL), term_weights=(0.1, 0.1)), as_it_is),
-    'a proximal policy': ('PPO', PolicyNumbers(policy_loss=ProximalLoss(None)), with_proximal),
-    'a step of a user': ('PPO', PLAIN, with_step(own_step)),
-    'a wrapped step': ('PPO', PLAIN, with_step(wrapped)),
-    'an optimizer of a user': ('PPO', PLAIN, with_optimizers(lambda named: [OwnAdam(named)])),
-    'three optimizers': ('PPO', PLAIN, with_optimizers(lambda named: [FlatAdam(named[i::3]) for i in range(3)])),
-    'an average': ('PPO', PLAIN, configured(average_decay=0.9)),
-    'accumulation': ('PPO', PLAIN, configured(accumulate=2)),
-    'clipped values': ('PPO', PLAIN, configured(grad_clip_value=0.1)),
-    'sequences': ('PPO', PLAIN, in_sequences),
-}
-
-
-@pytest.mark.parametrize('name', NOT_IN_C)
-def test_what_native_does_not_know_runs_in_its_fallback(name: str) -> None:
-    kind, numbers, change = NOT_IN_C[name]
-    problem, called = Problem(Case(kind, batch_size=4 if name == 'sequences' else 16, numbers=numbers), n_step=4), []
-    change(problem)
-    found, want = problem.run(recorder(called)), problem.run(Eager)
-    assert called == [tuple(numbers)]
-    assert_equal_parameters(found, want)
-    assert_equal_parameters(problem.run(NativeExecutor), want)  # the default fallback is eager too
-
-
-def test_each_call_decides_again_and_reads_only_what_its_step_does() -> None:
-    """For example, a step of the policy alone does not read the value loss."""
-    numbers = [PolicyNumbers(value_loss=SHORT), PolicyNumbers(surrogate=DPO), PLAIN]
-    called: list[Any] = []
-    Problem(Case('POLICY', numbers=numbers), n_step=4).run(recorder(called))
-    assert called == [tuple(numbers[1])]
-
-
-def test_columns_and_entries_that_no_step_reads_keep_native_from_nothing() -> None:
-    problem, called = Problem(Case('PPO', numbers=PLAIN), n_step=4), []  # type: ignore[var-annotated]
-    want = problem.run(NativeExecutor)
-    problem.columns |= {'flag': torch.ones(64, dtype=torch.bool), 'part': {'deep': torch.zeros(64, 2)}}  # type: ignore
-    assert_equal_parameters(problem.run(recorder(called)), want)
-    space = Dict({'more': Box(np.zeros((2, 2, 2)), np.ones((2, 2, 2))), 'seen': space_of('vector')})
-    fields = dict(hidden_sizes=[16, 16], actor_obs=['seen'], critic_obs=['seen'])
-    model = PPG(validate(PPGConfig, fields), space, Discrete(3))
-    model.load_state_dict(problem.model.state_dict())
-    problem.model = model
-    problem.columns['obs'] = {'more': torch.zeros(64, 2, 2, 2, dtype=torch.float64), 'seen': problem.columns['obs']}
-    assert choose_executor(model, problem.dist, CPU, ExecutorRequest('auto', 'auto', None)).name == 'native'
-    assert_equal_parameters(problem.run(recorder(called)), want)
-    assert not called
-
-
-def test_a_hook_put_on_the_model_later_is_refused_by_name_not_ignored() -> None:
-    problem = Problem(Case('PPO', numbers=PLAIN), n_step=4)
-
-    def make(model: Any, dist: Any) -> Eager:
-        executor = NativeExecutor(model, dist)
-        model.actor_encoder.register_forward_hook(lambda module, args, output: 2 * output)
-        return executor
-
-    with pytest.raises(UserError, match='has a hook.*came after the policy was made: use policy.learn.executor=eager'):
-        problem.run(make)
-
-
 def test_graph_calls_the_step_of_an_optimizer_of_a_users_own(graphs: list[Any]) -> None:
     problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=0.5)), n_step=4)
     with_optimizers(lambda named: [OwnAdam(named)])(problem)
     assert_equal_parameters(problem.run(GraphExecutor), problem.run(Eager))
     assert not graphs
-
-
-def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
-    problem = Problem(Case('PPO', numbers=PLAIN), n_step=4)
-    model = copy.deepcopy(problem.model)
-    executor, data = NativeExecutor(model, problem.dist), StepPlan(problem.columns, problem.order, 16, CPU)
-    executor.run(ppo_step, problem.optimizers(model), data, *PLAIN)
-    model.actor_encoder.requires_grad_(False)
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    moving = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    executor.run(ppo_step, [FlatAdam(moving)], data, *PLAIN)
-    for name, p in model.named_parameters():
-        assert torch.equal(p, before[name]) == name.startswith(('actor_encoder', 'aux_head')), name

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.model.test_actor_critic import IMAGES, MASK, MODELS, VECTOR, at, duals, make, models, observe, outputs
+from tests.model.actor_critics import IMAGES, MASK, MODELS, VECTOR, at, duals, make, models, observe, outputs
 from zoo.config.section import validate
 from zoo.core.errors import UserError
 from zoo.core.spaces import Dict, Discrete

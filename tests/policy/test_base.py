@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.gpu import needs_gpu, with_gpu_too
+from tests.gpu import needs_gpu
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
-from zoo.env import EnvConfig, make_vector_env
-from zoo.policy import base
-from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
-from zoo.run.config import resolve_config, resolve_policy
-from zoo.worker.evaluator import evaluate
+from zoo.run.config import resolve_policy
 
 OBS = Box(np.full(2, -np.inf), np.full(2, np.inf))
-FIELDS = ('learn', 'collect', 'eval')
-
-
-@pytest.mark.parametrize('fields', [list(c) for n in (1, 2) for c in combinations(FIELDS, n)], ids='+'.join)
-def test_a_mode_that_was_not_built_says_what_to_do(fields: list[Any]) -> None:
-    policy = make_policy(OBS, TWO_ACTIONS, enable_field=fields)
-    for name in FIELDS:
-        if name in fields:
-            getattr(policy, f'{name}_mode')
-        else:
-            with pytest.raises(AttributeError, match=f"no {name} mode; add '{name}' to enable_field"):
-                getattr(policy, f'{name}_mode')
-
-
-def test_eval_only_policy_evaluates_and_acts() -> None:
-    env = EnvConfig(id='tests.envs:limit_env')
-    vector = make_vector_env(env, 1)
-    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
-    assert evaluate(policy, env, 2).returns == [5.0, 5.0]
-    assert policy.act(np.zeros(1, np.float32)) in (0, 1)
-
-
-@pytest.mark.parametrize('fields', [['eval'], ['collect', 'eval'], ['learn', 'eval']], ids='+'.join)
-def test_policy_of_some_modes_takes_the_state_of_a_full_one(fields: list[Any]) -> None:
-    learn = dict(reward_norm=True, value_norm=True)
-    full = make_policy(OBS, TWO_ACTIONS, seed=1, learn=learn, model=dict(obs_norm=True))
-    part = make_policy(OBS, TWO_ACTIONS, seed=2, learn=learn, model=dict(obs_norm=True), enable_field=fields)
-    part.load_state_dict(full.state_dict())
-    want = full.state_dict()
-    assert not differing(part.state_dict(), {key: want[key] for key in part.state_dict()})
 
 
 @pytest.mark.parametrize('wanted', ['single', 'batch'])
@@ -129,26 +94,11 @@ def test_streams_are_distinguished_by_name_number_and_seed() -> None:
     assert torch.equal(a, again) and not torch.equal(a, b)
 
 
-@with_gpu_too
-def test_device_auto_is_where_the_network_is() -> None:
-    policy = make_policy(OBS, TWO_ACTIONS, device='auto')
-    assert policy.device.type == ('cuda' if torch.cuda.is_available() else 'cpu')
-    assert next(policy.model.parameters()).device.type == policy.device.type
-    assert make_policy(OBS, TWO_ACTIONS, device='cpu').device.type == 'cpu'
-
-
 def test_generator_continues_from_its_state() -> None:
     one, other = torch_generator(0, 'a'), torch_generator(1, 'a')
     torch.randn(5, generator=one)
     restore_generator(other, one.get_state())
     assert torch.equal(torch.randn(5, generator=other), torch.randn(5, generator=one))
-
-
-def test_device_of_a_policy_is_written_as_tensors_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """'cuda' is not equal to 'cuda:0', nor 'cpu:0' to 'cpu'; a policy compares its device with the devices of tensors."""
-    monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
-    policy = make_policy(OBS, TWO_ACTIONS)
-    assert policy.device == next(policy.model.parameters()).device
 
 
 def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> None:
@@ -160,19 +110,6 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
         restore_generator(generator, state)
         drawn.append(torch.randn(5, generator=generator))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
-@pytest.mark.parametrize(
-    ('collect', 'n_step', 'n_sample'), [({}, 128, 1024), ({'n_sample': 64}, 8, 64), ({'n_step': 5}, 5, 40)]
-)
-def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
-    collect: dict[str, int], n_step: int, n_sample: int, forgets_policies: None
-) -> None:
-    methods = dict.fromkeys(Policy.__abstractmethods__ - {'default_model'}, lambda self: None)
-    Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)
-    policy = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'bare', 'collect': collect}}).policy
-    assert (policy.collect.n_step, policy.collect.n_sample) == (n_step, n_sample)  # 8 envs
-    assert policy.learn == {'batch_size': None, 'freeze': []}
 
 
 @needs_gpu

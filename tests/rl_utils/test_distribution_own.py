@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.rl_utils.test_losses import assert_equals_formulas, gradient, leaves, map_tensors, random_data, total
+from tests.rl_utils.loss_formulas import assert_equals_formulas, gradient, leaves, map_tensors, random_data, total
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, Space

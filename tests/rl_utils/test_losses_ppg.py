@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rl_utils.test_losses import gradient, leaves, map_tensors, random_data
+from tests.rl_utils.loss_formulas import gradient, leaves, map_tensors, random_data
 from zoo.rl_utils import FlatAdam, ppg_data, ppg_joint_error
 
 

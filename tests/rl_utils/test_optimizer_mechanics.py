@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
-from tests.rl_utils.test_optimizers import make_net, optimizer_of
+from tests.rl_utils.matrix_net import make_net, optimizer_of
+from tests.rl_utils.small_net import CLOSE, loss_of, parameters, train
 from zoo.rl_utils.optimizer import (
     FIRST_SCALE,
     N_GOOD_STEPS,

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
-from zoo.config.components import checked_spec, make_component
+from tests.rl_utils.matrix_net import PATH, make_net, optimizer_of
+from tests.rl_utils.small_net import CLOSE, loss_of, parameters, train
+from zoo.config.components import checked_spec
 from zoo.config.section import ConfigError
 from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Discrete
@@ -17,21 +18,6 @@ from zoo.model import VAC, VACConfig
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 from zoo.rl_utils.optimizers import COEFFICIENTS, Matrix, MuonRule, MuonScale, hidden_matrices, orthogonalized
 from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule
-
-PATH = 'policy.learn.optimizer'
-
-
-def make_net(seed: int = 0) -> nn.Sequential:
-    """Two hidden matrices, a wide and a tall one, between an input and an output layer."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        sizes = ((3, 8), (8, 6), (6, 8), (8, 2))
-        return nn.Sequential(*(layer for a, b in sizes for layer in (nn.Linear(a, b), nn.Tanh())))
-
-
-def optimizer_of(spec: Any, net: nn.Module, *args: Any) -> FlatOptimizer:
-    part = make_component(OPTIMIZER_REGISTRY, checked_spec(OPTIMIZER_REGISTRY, spec, PATH))
-    return part(net.named_parameters(), *args)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rl_utils.test_losses import gradient, leaves, random_data
+from tests.rl_utils.loss_formulas import gradient, leaves, random_data
 from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.ppo import (
     MAX_LOG_RATIO,

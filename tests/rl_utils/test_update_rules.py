@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.rl_utils.test_optimizer import CLOSE, loss_of, make_net, parameters, train
+from tests.rl_utils.small_net import CLOSE, loss_of, make_net, parameters, train
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule, UpdateRule

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from functools import partial
 from typing import Any
 
@@ -145,12 +143,3 @@ def test_an_option_of_the_older_form_trains_as_one_that_fills_the_slot_of_its_wa
 def test_a_slot_that_an_option_of_the_older_form_fills_again_is_refused_with_both_names() -> None:
     with pytest.raises(UserError, match='option NewReward and option OldReward both choose how rewards count'):
         ppo(dict(options=['new_reward', 'old_reward']))
-
-
-def test_old_module_of_steps_warns_and_has_its_names() -> None:
-    sys.modules.pop('zoo.policy.gradient_steps', None)
-    with pytest.warns(DeprecationWarning, match=r'import steps and losses from zoo\.policy\.ppo'):
-        old = importlib.import_module('zoo.policy.gradient_steps')
-    numbers = old.PolicyNumbers(0.1, policy_loss=halved)
-    assert (numbers.clip_ratio, numbers.policy_loss, numbers.columns) == (0.1, halved, None)
-    assert old.ppo_step is importlib.import_module('zoo.policy.ppo').ppo_step

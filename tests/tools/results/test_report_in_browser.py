@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.real_runs import made_run, train_seeds, write_run
-from tests.tools.results.test_report import swept
+from tests.tools.results.made_runs import swept
 from zoo.tools.cli.command import main
 
 pytestmark = pytest.mark.slow
