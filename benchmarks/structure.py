@@ -291,9 +291,24 @@ def option_keys() -> set[str]:
     return found - {'get', 'options', 'common', 'n_value'}  # which are no keys, or those of a user
 
 
+MECHANICS = {'accumulate', 'grad_clip_value', 'precision'}
+"""Keys of `zoo.rl_utils.optimizer.Mechanics`, the one class of settings of the one optimiser."""
+
+
+def slot_names() -> set[str]:
+    """Names of the slots of an update, which options fill; a slot may have the name of the key that chooses its option."""
+    tree = ast.parse((REPO / 'zoo/policy/slots.py').read_text())
+    fields = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    return {ast.unparse(field.target) for field in fields if ast.unparse(field.annotation).startswith('Slot[')}
+
+
 def options_named(names: Iterable[str]) -> list[str]:
-    """'file:line key' of each use of an option's key in the code of some files: as a name, or in a string that is no docstring."""
-    keys, found = option_keys(), []
+    """'file:line key' of each use of an option's key in the code of some files: as a name, or in a string that is no docstring.
+
+    Keys that are names of slots too do not count, nor those of the optimiser's mechanics in the optimiser itself.
+    """
+    keys = option_keys() - slot_names()
+    found = []
     for name in names:
         tree = ast.parse((REPO / name).read_text())
         other = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
@@ -306,6 +321,8 @@ def options_named(names: Iterable[str]) -> list[str]:
                 continue
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 used = {key for key in keys if node.value == key or f'.{key}' in node.value}
+            if name == 'zoo/rl_utils/optimizer.py':
+                used -= MECHANICS
             found += [f'{name}:{getattr(node, "lineno", 0)} {key}' for key in sorted(used)]
     return sorted(found)
 

@@ -95,6 +95,10 @@ def test_keys_of_options_are_found_in_code_but_not_in_docstrings(tmp_path: Path)
         '"""proximal"""\nstd = torch.std(x, correction=0)\nif cfg.precision == "fp16":\n    f("policy.learn.intrinsic")\n'
     )
     assert {'proximal', 'correction', 'precision', 'intrinsic', 'penalties', 'accumulate'} <= structure.option_keys()
+    assert {'proximal', 'draw', 'baseline', 'stop_after', 'memory'} <= structure.slot_names()
+    assert structure.slot_names().isdisjoint(
+        {'correction', 'precision', 'intrinsic', 'inputs'}
+    )  # inputs is a list, no slot
     found = [each.rpartition('/')[2] for each in structure.options_named([str(file)])]
     assert found == ['step.py:3 precision', 'step.py:4 intrinsic']
 
