@@ -19,6 +19,7 @@ MOVED = {
     'zoo.backend.recurrent': 'zoo.policy.sequences',
     'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
+    'zoo.cluster.ray_learners': 'zoo.cluster.ray_ranks',
     'zoo.cluster.weights': 'zoo.cluster.messages',
     'zoo.config.foreign': 'zoo.tools.importers',
     'zoo.core.version': 'zoo.core',
