@@ -58,21 +58,27 @@ def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
         return checkpoint
     own = rank_file(path, ranks.rank)
     if n_before != n_rank:
-        why = f'it was written by {n_before} ranks and this run has {n_rank}'
-    elif missing := [name for name in ranks.gather('' if ranks.rank == 0 or own.exists() else own.name) if name]:
-        why = f'there is no {", ".join(missing)}'
-    elif ranks.rank == 0:
-        return checkpoint
-    else:
-        found = load_checkpoint(own).state
-        return checkpoint._replace(
-            state={**checkpoint.state, **{name: found[name] for name in RANK_STATE_KEYS if name in found}}
-        )
+        return _without_samples(checkpoint, ranks, f'it was written by {n_before} ranks and this run has {n_rank}')
+    missing_here = ''
+    if ranks.rank > 0 and not own.exists():  # the main file has the samples of rank 0
+        missing_here = own.name
+    names = ranks.gather(missing_here)  # every rank calls this
+    missing = [name for name in names if name]
+    if missing:
+        return _without_samples(checkpoint, ranks, f'there is no {", ".join(missing)}')
     if ranks.rank == 0:
-        logger.warning('%s: %s, so that its samples (buffer, auxiliary memory) are left out', path, why)
-    return checkpoint._replace(
-        state={**checkpoint.state, **{name: {} for name in RANK_STATE_KEYS if name in checkpoint.state}}
-    )
+        return checkpoint
+    state_of_rank = load_checkpoint(own).state
+    samples = {name: state_of_rank[name] for name in RANK_STATE_KEYS if name in state_of_rank}
+    return checkpoint._replace(state={**checkpoint.state, **samples})
+
+
+def _without_samples(checkpoint: Checkpoint, ranks: Ranks, why: str) -> Checkpoint:
+    """The checkpoint with empty samples. Rank 0 warns. Args: why: a clause that says what does not fit."""
+    if ranks.rank == 0:
+        logger.warning('%s: %s, so that its samples (buffer, auxiliary memory) are left out', checkpoint.path, why)
+    empty: State = {name: {} for name in RANK_STATE_KEYS if name in checkpoint.state}
+    return checkpoint._replace(state={**checkpoint.state, **empty})
 
 
 class SaveError(RunError):
