@@ -131,6 +131,15 @@ def test_last_episodes_are_those_of_all_ranks() -> None:
     assert on_ranks(work) == [([1.0, 2.0, 5.0], [3, 4, 6], {'won': [1.0, 0.0], 'lives': [2.0]})] * 2
 
 
+def test_one_process_reads_its_episodes_without_copies() -> None:
+    alone = parts([1.0, 2.0], [3, 4], {'won': [1.0]})
+    returns, lengths, infos = agreement(ALONE, alone).episodes()
+    episodes = alone.collector.episodes
+    assert returns is episodes.returns and lengths is episodes.lengths and infos is episodes.infos
+    assert (list(returns), list(lengths)) == ([1.0, 2.0], [3, 4])
+    assert infos.metrics() == {'info/won_mean': 1.0}
+
+
 def test_evaluations_are_joined_in_the_order_of_the_ranks() -> None:
     own = [
         Evaluation(

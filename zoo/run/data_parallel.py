@@ -76,6 +76,8 @@ class Agreement:
     def episodes(self) -> tuple[Sequence[float], Sequence[float], InfoTally]:
         """Returns, lengths and the env's own numbers of the last training episodes of each rank, see `Recent`."""
         episodes = self._parts.collector.episodes
+        if self.is_alone:  # nothing to gather, so that nothing is copied
+            return episodes.returns, episodes.lengths, episodes.infos
         infos_of_rank = {key: list(numbers) for key, numbers in episodes.infos.values.items()}
         all_returns: list[float] = []
         all_lengths: list[float] = []

@@ -475,7 +475,7 @@ def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:
 def _statistics(values: Sequence[float]) -> dict[str, float]:
     """Mean, standard deviation (without correction), minimum and maximum."""
     if len(values) > 1_000:  # of thousands of envs, where Python would take milliseconds
-        x = np.asarray(values, np.float64)
+        x = np.fromiter(values, np.float64, len(values))
         return {'mean': float(x.mean()), 'std': float(x.std()), 'min': float(x.min()), 'max': float(x.max())}
     mean = sum(values) / len(values)
     std = math.sqrt(sum([(x - mean) ** 2 for x in values]) / len(values))
