@@ -21,7 +21,7 @@ from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, did_you_mean, shown
 from zoo.core.files import current_folder
-from zoo.core.processes import GivenUp, Interrupted, catch_signals, limit_exit
+from zoo.core.processes import GivenUp, Interrupted, catch_signals, limit_exit, signal_name
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.env import EnvError
 from zoo.policy.base import Policy
@@ -233,11 +233,11 @@ def _train(job: SerialJob, iterations: Generator[None], received: list[int], max
 def _say_that_it_was_stopped(signal: int, run_dir: Path | None, cfg: JobConfig) -> None:
     """Logs how to continue a run that a signal has stopped."""
     if run_dir is None:
-        logger.warning('stopped by signal %d before the run began; nothing was saved', signal)
+        logger.warning('stopped by %s before the run began; nothing was saved', signal_name(signal))
         return
     logger.warning(
-        'stopped by signal %d; continue with: zoo train --resume %s%s',
-        signal,
+        'stopped by %s; continue with: zoo train --resume %s%s',
+        signal_name(signal),
         quote(str(run_dir)),
         consent_words(cfg, run_dir),
     )

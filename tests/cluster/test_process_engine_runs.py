@@ -276,6 +276,6 @@ def test_second_signal_ends_a_run_with_runners_at_once(tmp_path: Path) -> None:
     group = group_of(run.process.pid)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.process.stderr is not None
-    assert any('signal 2: finishing the update' in line for line in run.process.stderr)  # the update would take an hour
+    assert any('Ctrl-C: finishing the update' in line for line in run.process.stderr)  # the update would take an hour
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.end()[0] == 130 and not left(group)

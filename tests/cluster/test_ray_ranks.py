@@ -153,7 +153,7 @@ def test_lost_rank_is_replaced_and_ctrl_c_leaves_no_process(session: str, tmp_pa
         run.wait()
     text = log.read_text()
     assert text.count('ended unexpectedly, e.g. by signal 9') == text.count('(1 of 20 times in an hour)') == 1, text
-    assert text.count('finishing the update, then saving') == text.count('stopped by signal 2') == 1, text
+    assert text.count('finishing the update, then saving') == text.count('stopped by Ctrl-C') == 1, text
     assert 'Traceback' not in text
     (found,) = folder.glob('*/*')  # one folder: the second start continued the run
     logged = [row['env_step'] for row in rows(found)]

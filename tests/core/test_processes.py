@@ -23,6 +23,7 @@ from zoo.core.processes import (
     end_words,
     given_up_at_its_end,
     may_be_given_up,
+    signal_name,
 )
 
 HANGING = """
@@ -84,6 +85,13 @@ def test_signals_that_are_left_to_the_parent_end_nothing(how: str, said: str, co
 )
 def test_end_words(code: int, words: str) -> None:
     assert end_words(code) == words
+
+
+@pytest.mark.parametrize(
+    ('number', 'name'), [(signal.SIGINT, 'Ctrl-C'), (signal.SIGTERM, 'SIGTERM'), (99, 'signal 99')]
+)
+def test_signals_are_called_what_users_call_them(number: int, name: str) -> None:
+    assert signal_name(number) == name
 
 
 # --- memory ---

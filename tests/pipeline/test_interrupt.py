@@ -185,6 +185,7 @@ def test_signal_to_the_whole_process_group_saves_and_exits_with_its_code(tmp_pat
     os.killpg(process.pid, signal.SIGINT)
     code, stderr = ended(process)
     assert code == 130, stderr
+    assert 'Ctrl-C: finishing the update' in stderr and 'stopped by Ctrl-C; continue with' in stderr
     assert saved_in(tmp_path) >= 64
 
 

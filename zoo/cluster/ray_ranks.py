@@ -27,7 +27,7 @@ from zoo.cluster.pickled_code import check_versions, unpacked, versions
 from zoo.cluster.ray_cluster import Place, ray
 from zoo.config.section import value_at
 from zoo.core.errors import RunError, UserError, show_error
-from zoo.core.processes import STOP_SIGNALS, unblock_stop_signals
+from zoo.core.processes import STOP_SIGNALS, signal_name, unblock_stop_signals
 from zoo.core.ranks import RanksLostError
 
 Kind = Literal['log', 'stdout', 'stderr', 'ask']  # of a message from a rank
@@ -370,8 +370,8 @@ class RankActors:
         while len(ray.wait(refs, num_returns=len(refs), timeout=POLL_S)[0]) < len(refs):
             if received:
                 if not self._n_restart:
-                    logger.warning('stopped by signal %d before the run began; nothing was saved', received[0])
-                raise RanksLostError(f'signal {received[0]} came before the {self._n} ranks had started')
+                    logger.warning('stopped by %s before the run began; nothing was saved', signal_name(received[0]))
+                raise RanksLostError(f'{signal_name(received[0])} came before the {self._n} ranks had started')
             if monotonic() >= deadline:
                 need = {name: x * self._n for name, x in self._bundle.items()}
                 lack = ray_cluster.lack(f'{self._n} ranks', self._n, need, 'cluster.learner_num')

@@ -283,6 +283,16 @@ def _address_space() -> int:
     return max(most - used, 0)
 
 
+def signal_name(number: int) -> str:
+    """What a user calls a signal: 'Ctrl-C', 'SIGTERM'; 'signal 99' if it has no name."""
+    if number == signal.SIGINT:
+        return 'Ctrl-C'
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f'signal {number}'
+
+
 def end_words(exit_code: int) -> str:
     """The end of a process in words: 'ended by signal 11 (SIGSEGV)'."""
     if exit_code >= 0:
@@ -349,7 +359,9 @@ def catch_signals(
             except OSError:
                 with suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        logger.warning('signal %d: finishing the update, then saving; Ctrl-C or SIGTERM now stops at once', number)
+        logger.warning(
+            '%s: finishing the update, then saving; Ctrl-C or SIGTERM now stops at once', signal_name(number)
+        )
         request_stop()
 
     old = {}
