@@ -28,6 +28,7 @@ from zoo.tools.sweep.plan import Curve, Score, make_plan
         ([f'{LR}=log(1e-4,1e-2)'], {'metric': 'mean'}, 'steps, best, last, auc'),
         ([f'{LR}=log(1e-4,1e-2)'], {'metric': 'steps'}, 'policy.eval.stop_value'),
         ([f'{LR}=log(1e-4,1e-2)'], {'pruner': 'both'}, 'median, halving'),
+        ([f'{LR}=log(1e-4,1e-2)'], {'pruner': 'none'}, '--no-prune (pruner=None) ends no trial early'),
         ([f'{LR}=log(1e-4,1e-2)'], {'n': 0}, 'n is 0'),
         ([f'{LR}=log(1e-4,1e-2)'], {'seeds': 0}, 'seeds is 0'),
         ([f'{LR}=log(1e-4,1e-2)'], {'name': 'a/b'}, 'must name a folder'),

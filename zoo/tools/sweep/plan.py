@@ -255,12 +255,12 @@ def _check_words(n: int | None, seeds: int, metric: str | None, sampler: str, pr
             raise UserError(f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={example}')
     _check_choice('metric', metric, (None, *METRICS))
     _check_choice('sampler', sampler, get_args(Sampler))
-    _check_choice('pruner', pruner, (None, *get_args(Pruner)))
+    _check_choice('pruner', pruner, (None, *get_args(Pruner)), '; --no-prune (pruner=None) ends no trial early')
 
 
-def _check_choice(word: str, value: str | None, choices: Sequence[str | None]) -> None:
+def _check_choice(word: str, value: str | None, choices: Sequence[str | None], hint: str = '') -> None:
     if value not in choices:
-        raise UserError(f'{word} is {value!r} but must be one of {", ".join(filter(None, choices))}')
+        raise UserError(f'{word} is {value!r} but must be one of {", ".join(filter(None, choices))}{hint}')
 
 
 def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
