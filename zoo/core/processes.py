@@ -151,7 +151,8 @@ def end_in_time(exit_code: int, most: float = EXIT_S) -> None:
         with suppress(Exception):  # it may be closed, None, or an object of the user
             stream.flush()
     seconds = min(_exit_patience.seconds, most)
-    threading.Thread(target=_end_late, args=(exit_code, seconds), name='zoo exit', daemon=True).start()
+    with suppress(RuntimeError):  # no thread can be started: the timer below is left
+        threading.Thread(target=_end_late, args=(exit_code, seconds), name='zoo exit', daemon=True).start()
     _set_exit_timer(exit_code, seconds + SAY_S)
 
 

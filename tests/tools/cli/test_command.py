@@ -31,6 +31,15 @@ def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, zoo: Zoo) -> N
     assert again == evaluated  # same seed, same episodes
 
 
+@pytest.mark.skipif(sys.platform != 'linux', reason='other systems may give a thread a stack of any size')
+def test_thread_that_the_system_refuses_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / 'huge.py').write_text('import threading\nthreading.stack_size(2**46)\n')  # of each new thread, 64 TiB
+    done = run_in('train', 'cartpole_ppo', '--import', 'huge.py', *QUICK, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert 'no further thread could be started' in done.stderr and 'ulimit -u' in done.stderr
+    assert 'Traceback' not in done.stderr and done.stderr.count('no further thread') == 1
+
+
 @pytest.mark.long
 def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
     # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled

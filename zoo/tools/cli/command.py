@@ -21,6 +21,7 @@ from zoo.tools.cli.parser import parse
 EXIT_FAILED = 1
 EXIT_USER = 2
 MAX_PROBLEMS = 40  # problems that are shown of one error
+NO_THREAD = "can't start new thread"  # what Python says at a limit of the system
 RANK_0_REPORT_S = 5.0  # seconds that other ranks wait before they report an error
 
 
@@ -62,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = f'memory ran out ({show_error(error)}) and {memory_words()}'
             return _report(
                 RunError(f'{words}; ask for less, or end other programs. --debug shows the place'), EXIT_FAILED
+            )
+        if isinstance(error, RuntimeError) and NO_THREAD in str(error):
+            words = 'no further thread could be started: a limit of processes (ulimit -u, pids.max of a container) or memory'
+            return _report(
+                RunError(f'{words}; raise it, or ask for fewer envs and processes. --debug shows the place'),
+                EXIT_FAILED,
             )
         if argv is not None:
             raise
