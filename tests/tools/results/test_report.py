@@ -20,7 +20,6 @@ from zoo.config.yaml_io import parse_yaml
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
-from zoo.tools.results import report_figures
 from zoo.tools.results.read import Run, read_run
 from zoo.tools.results.report import (
     PARTS,
@@ -35,7 +34,6 @@ from zoo.tools.results.report import (
     time_shares,
     write_report,
 )
-from zoo.tools.results.report_figures import newest_video, read_video, step_of
 
 pytest.importorskip('matplotlib')
 
@@ -510,16 +508,6 @@ def test_write_report_leaves_the_old_page_where_it_cannot_write(tmp_path: Path) 
 MP4 = b'\x00\x00\x00\x18ftypmp42' + bytes(16)
 
 
-def test_newest_video_is_that_of_the_highest_env_step_and_whole(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / 'a', made_run([1, 2], [1, 2])))
-    assert newest_video(run) is None
-    (run.path / 'videos').mkdir()
-    for name in ('step_900.mp4', 'step_000001000.mp4', '.step_2000.1.tmp.mp4', 'notes.txt'):
-        (run.path / 'videos' / name).write_bytes(MP4)
-    path = newest_video(run)
-    assert path is not None and path.name == 'step_000001000.mp4' and step_of(path) == 1000
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'data', 'tag'), [('a.mp4', MP4, 'video'), ('a.GIF', GIF, 'img')])
 def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
@@ -530,15 +518,3 @@ def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
     shown = page.partition('<figure class="video">')[2].strip()
     assert shown.startswith(f'<{tag} ') and f'="a &#34;film&#34;{name}"' in shown
     assert base64.b64decode(shown.partition('base64,')[2].partition('"')[0]) == data
-
-
-def test_read_video_refuses_what_no_page_can_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_figures, 'MAX_BYTE', 1 << 20)
-    for name, data, said in (
-        ('a.mp4', GIF, 'is no mp4 file'),
-        ('a.gif', b'', 'is no gif file'),
-        ('b.mp4', MP4 + bytes(2 << 20), 'has 2 MB but a page takes 1 MB'),
-    ):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(UserError, match=said):
-            read_video(tmp_path / name)
