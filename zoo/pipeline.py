@@ -252,8 +252,12 @@ def _say_how_far_it_trains(job: SerialJob) -> None:
         unit = 'round'
         if size == job.cfg.policy.collect.n_sample:
             unit = 'rollout'
-        more = ' more' if job.env_step else ''
-        units = unit if n == 1 else f'{unit}s'
+        more = ''
+        if job.env_step:
+            more = ' more'
+        units = f'{unit}s'
+        if n == 1:
+            units = unit
         logger.info(
             'a %s takes up to %d env steps (those that only reset an env are not counted): max_env_step=%d is enough for at '
             'least %d%s %s, max_env_step=%d for %d',

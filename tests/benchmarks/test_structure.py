@@ -6,6 +6,7 @@ No number of lines, files or statements is a goal; `structure.py` reports them.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,19 @@ def test_configs_are_typed_and_few_values_are_any() -> None:
     assert structure.n_written(r'\bcfg: Any\b') == 0
     n_line = sum(structure.n_line(str(path)) for path in structure.modules().values())
     assert 1000 * structure.n_written(r': Any\b') / n_line < 7
+
+
+@pytest.mark.slow
+def test_code_is_unfolded() -> None:
+    assert structure.places(structure.is_nested) == structure.places(structure.is_changing) == []
+    whole, *rooms = structure.densities().values()
+    assert _is_at_most(whole, 8, 3, 1)
+    assert [room for room in rooms if not _is_at_most(room, 12, 5, 2)] == []
+
+
+def _is_at_most(density: structure.Density, *limits: float) -> bool:
+    rates = [density.per_thousand(field) for field in ('conditional', 'packed', 'walrus')]
+    return all(map(operator.le, rates, limits))
 
 
 def test_density_counts_each_kind_of_folded_code(tmp_path: Path) -> None:

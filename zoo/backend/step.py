@@ -111,8 +111,9 @@ class LossAndNumbers:
 
     def _replace(self, **fields: Any) -> LossAndNumbers:
         named = {self.OLD_NAMES.get(name, name): value for name, value in fields.items()}
-        numbers = {name: named.pop(name) for name in list(named) if name in StepNumbers._fields}
-        return LossAndNumbers(self.loss._replace(**named), self.numbers._replace(**numbers))
+        numbers = {name: value for name, value in named.items() if name in StepNumbers._fields}
+        parts = {name: value for name, value in named.items() if name not in numbers}
+        return LossAndNumbers(self.loss._replace(**parts), self.numbers._replace(**numbers))
 
 
 def unprepared(dist: ActionDist, columns: Columns) -> Columns:

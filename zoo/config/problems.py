@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from zoo.config.names import ZooKey, in_context, look_up, names
-from zoo.core.errors import closest, shown
+from zoo.core.errors import closest, join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
@@ -25,11 +25,8 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     """The message for a key that does not exist: its name in zoo, where it belongs, or the closest names."""
     known = list(known)
     siblings = list(siblings)
-    if section:
-        path = f'{section}.{key}'
-    else:
-        path = key
-    close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
+    path = join_path(section, key)
+    close = [join_path(section, name) for name in closest(key, siblings)]
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
@@ -57,10 +54,7 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
 
 def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -> str:
     """The end of a message for a key of another library or another section: its key in zoo; '' if it is neither."""
-    if section:
-        path = f'{section}.{key}'
-    else:
-        path = key
+    path = join_path(section, key)
     entry = in_context(path)
     if entry:
         return entry.sentence()
@@ -80,7 +74,7 @@ def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -
 def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
     """The end of a message: close keys of the section, else close keys elsewhere, else all keys of the section."""
     near = closest(key, {*siblings, *(path.rsplit('.', 1)[-1] for path in known), *names()}, n=9)
-    close = [f'{section}.{name}' if section else name for name in near if name in siblings]
+    close = [join_path(section, name) for name in near if name in siblings]
     close = close or [path for name in near for path in known if path.rsplit('.', 1)[-1] == name]
     if near and not close and isinstance(here := names()[near[0]], ZooKey):
         return f'did you mean {here.path}, which has the name {near[0]} elsewhere?'
@@ -164,7 +158,10 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
         else:
             advice = 'change it'
     else:
-        advice = f'leave it out for {"null" if wanted.default is None else repr(wanted.default)}, the default'
+        default = 'null'
+        if wanted.default is not None:
+            default = repr(wanted.default)
+        advice = f'leave it out for {default}, the default'
     if is_whole and 'an integer' in describe(wanted.annotation):
         do = f'write {int(value)}'
     else:
@@ -237,13 +234,15 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if origin in (Union, types.UnionType):
         names = str in args and any(get_origin(arg) is dict for arg in args)  # it takes a component
         args = tuple(arg for arg in args if not names or get_origin(arg) is not dict)
-        words = [
-            'a name or {type: name, its options}'
-            if names and arg is str
-            else describe(arg, () if arg is type(None) else metadata)
-            for arg in args
-        ]
-        return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
+        kinds = []
+        for arg in args:
+            if names and arg is str:
+                kinds.append('a name or {type: name, its options}')
+            elif arg is type(None):
+                kinds.append(describe(arg))
+            else:
+                kinds.append(describe(arg, metadata))
+        return ' or '.join([kind for kind in kinds if kind != 'null'] + [kind for kind in kinds if kind == 'null'])
     if origin is Literal:
         if len(args) > 1:
             return 'one of ' + ', '.join(map(repr, args))
@@ -259,10 +258,15 @@ def _list_of(annotation: Any, metadata: Iterable[Any]) -> str:
     least = max((getattr(m, 'min_length', None) or 0 for m in metas), default=0)
     most = max((getattr(m, 'max_length', None) or 0 for m in metas), default=0)
     number = ''
-    if least:
-        number = f'{"one" if least == 1 else least} or more '
+    if least == 1:
+        number = 'one or more '
+    elif least:
+        number = f'{least} or more '
     items = re.sub(r'^(?:an? )(\w+)|^text', lambda m: f'{m[1] or "text"}s', describe(annotation))
-    return f'a list of {number}{items}{f", at most {most}" if most else ""}'
+    text = f'a list of {number}{items}'
+    if most:
+        text += f', at most {most}'
+    return text
 
 
 def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:

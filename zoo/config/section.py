@@ -24,7 +24,7 @@ from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from zoo.core.errors import UserError, closest, shown
+from zoo.core.errors import UserError, closest, join_path, shown
 from zoo.core.streams import printable
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ class ConfigError(UserError):
     """All problems of a config, each a sentence on its own line. Characters that control a terminal are escaped."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = [printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
+        if isinstance(problems, str):
+            problems = [problems]
+        self.problems = [printable(text) for text in problems]
         super().__init__('\n'.join(self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +70,10 @@ class OldKey(NamedTuple):
 
     def could_mean(self, key: str, spec: Any) -> bool:
         """Whether a value of the old key means this component."""
-        return spec == self.spec(key, spec.get(key) if isinstance(spec, dict) else True)
+        value: Any = True
+        if isinstance(spec, dict):
+            value = spec.get(key)
+        return spec == self.spec(key, value)
 
     def problem(self, path: str, value: Any, given: Mapping[str, Any]) -> str:
         """A sentence if the key at `path` did not take the value, or another value of its section contradicts it; else ''."""
@@ -349,8 +354,10 @@ def own_copy(value: Any) -> Any:
     """Copies the dicts, lists and tuples of kwargs or options, so that one env may change them; other values are shared."""
     if isinstance(value, dict):  # not every Mapping: gymnasium's Dict space is one
         return {key: own_copy(item) for key, item in value.items()}
-    if isinstance(value, list) or type(value) is tuple:
-        return (list if isinstance(value, list) else tuple)(map(own_copy, value))
+    if isinstance(value, list):
+        return list(map(own_copy, value))
+    if type(value) is tuple:
+        return tuple(map(own_copy, value))
     return value
 
 
@@ -397,8 +404,10 @@ def bad_keys(data: Any, path: str = '') -> list[str]:
     """A sentence for each key of a nested dict that is not a string or has the name of a method of Config."""
     if isinstance(data, list):
         return [problem for value in data for problem in bad_keys(value, path)]
+    if not isinstance(data, dict):
+        return []
     problems = []
-    for key, value in data.items() if isinstance(data, dict) else ():
+    for key, value in data.items():
         if not isinstance(key, str):
             problems.append(f'key {shown(key)} in {path or "the config"} is not a string; write keys as text')
         elif key in RESERVED:
@@ -513,13 +522,6 @@ def takes(field: FieldInfo, value: Any) -> bool:
 def is_section(field: FieldInfo) -> bool:
     """Whether a field is a section, and nothing else."""
     return sections_of(field.annotation) == [field.annotation]
-
-
-def join_path(path: str, key: str) -> str:
-    """'a.b' and 'c' -> 'a.b.c'."""
-    if path:
-        return f'{path}.{key}'
-    return key
 
 
 def value_at(data: Any, path: str) -> Any:

@@ -289,7 +289,9 @@ def _failed(name: str, error: BaseException, file: str = '') -> str:
     if place[0].startswith('<'):
         at = ''
     else:
-        at = f' in line {place[1]}' + ('' if place[0] == file else f' of {place[0]}')
+        at = f' in line {place[1]}'
+        if place[0] != file:
+            at += f' of {place[0]}'
     if said:
         what = f'{type(error).__name__}: {printable(said):.200}'
     else:

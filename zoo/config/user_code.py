@@ -106,9 +106,9 @@ def shown_name(name: str) -> str:
     home, attribute = split_name(name)
     if os.path.isabs(home):
         below = os.path.relpath(home)
-    else:
-        below = home
-    return f'{home if below.startswith("..") else below}:{attribute}'
+        if not below.startswith('..'):
+            home = below
+    return f'{home}:{attribute}'
 
 
 def load_home(name: str, path: str) -> ModuleType:

@@ -133,6 +133,13 @@ def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
     return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
 
 
+def join_path(path: str, key: str) -> str:
+    """The dotted path of a key in a section: 'a.b' and 'c' -> 'a.b.c', '' and 'c' -> 'c'."""
+    if path:
+        return f'{path}.{key}'
+    return key
+
+
 def did_you_mean(
     name: str, known: Iterable[str], otherwise: str = '', form: Callable[[str], object] = repr, end: str = ''
 ) -> str:

@@ -22,7 +22,6 @@ from zoo.config.section import (
     frozen,
     is_class,
     is_section,
-    join_path,
     leaf_items,
     made_by,
     old_keys_of,
@@ -32,7 +31,7 @@ from zoo.config.section import (
 )
 from zoo.config.source import load_config, parse_value, split_override
 from zoo.config.yaml_io import storable
-from zoo.core.errors import shown
+from zoo.core.errors import join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances

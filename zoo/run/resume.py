@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.config.schedule import is_signed_schedule, schedule_value
-from zoo.config.section import join_path, plain
+from zoo.config.section import plain
 from zoo.config.yaml_io import storable, value_text
-from zoo.core.errors import RunError, UserError, place_of
+from zoo.core.errors import RunError, UserError, join_path, place_of
 from zoo.core.processes import GivenUp, Interrupted
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Space, space_words

@@ -161,7 +161,8 @@ class Collector:
             data = add_infos(data, infos, self.collect_iter == 0)
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
-            if (shape := tuple(getattr(x, 'shape', ())))[:2] != lead:
+            shape = tuple(getattr(x, 'shape', ()))
+            if shape[:2] != lead:
                 raise ValueError(
                     f'_process_transition gave {path!r} of shape {shape} but it must begin with {lead}, the steps and '
                     'envs of the rollout'

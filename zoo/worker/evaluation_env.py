@@ -9,10 +9,10 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, ConfigLike, fields_of, join_path, plain, section_problems, validate
+from zoo.config.section import ConfigError, ConfigLike, fields_of, plain, section_problems, validate
 from zoo.config.source import parse_value, split_override
 from zoo.config.user_code import is_moved_code
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError, join_path, shown
 from zoo.core.spaces import Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, make_vector_env
 from zoo.env.adapter import OldGymEnv
@@ -60,8 +60,11 @@ def evaluation_env(cfg: ConfigLike, overrides: Sequence[str] = (), name: str | N
         given[key] = parse_value(raw, fields.get(key))
     if is_moved_code(env.get('id'), given.get('id')):
         env['id'] = given.pop('id')  # the same env in another place: its kwargs stay
-    env = differing(env, {key: given.pop(key) for key in ('id', 'game') if key in given})
+    chosen = {key: value for key, value in given.items() if key in ('id', 'game')}
+    env = differing(env, chosen)
     for key, value in given.items():
+        if key in chosen:
+            continue
         first, *inner = key.split('.')
         env = differing(env, {first: _put(env.get(first), inner, value)})
     return validate(EnvConfig, env, 'env')

@@ -81,12 +81,17 @@ def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractErr
     return EnvContractError(f'env {name!r}, {where}: {got}, wanted {wanted}; {do}.')
 
 
-def add_infos(data: Mapping[str, Any], infos: Mapping[str, Tensor], is_first: bool) -> dict[str, Any]:
-    """The columns of a rollout with its infos as 'info/<entry>'; warns of entries that no step of the first rollout had."""
-    if is_first and (never := [key for key, column in infos.items() if bool(column.isnan().all())]):
+def _warn_of_missing(entries: Sequence[str]) -> None:
+    if entries:
         logger.warning(
             'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '
             'nan there; correct the name, or read it only where it is given',
-            ', '.join(map(repr, never)),
+            ', '.join(map(repr, entries)),
         )
+
+
+def add_infos(data: Mapping[str, Any], infos: Mapping[str, Tensor], is_first: bool) -> dict[str, Any]:
+    """The columns of a rollout with its infos as 'info/<entry>'; warns of entries that no step of the first rollout had."""
+    if is_first:
+        _warn_of_missing([key for key, column in infos.items() if bool(column.isnan().all())])
     return {**data, **{f'info/{key}': x for key, x in infos.items()}}

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from zoo.config.section import join_path, plain
+from zoo.config.section import plain
 from zoo.core import VERSION
+from zoo.core.errors import join_path
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.policy.base import Policy
 from zoo.policy.modes import MODES, Mode

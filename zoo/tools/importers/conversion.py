@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, has_key, join_path, put_at, value_at
-from zoo.core.errors import shown
+from zoo.config.section import ConfigError, has_key, put_at, value_at
+from zoo.core.errors import join_path, shown
 from zoo.env.ids import game_of, installed_by, package_of, versions_of
 from zoo.tools.importers.files import COMPUTED, Name, Search, as_search, is_computed
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from zoo.config.names import data_file
-from zoo.config.section import ConfigError, join_path, put_at
-from zoo.core.errors import shown
+from zoo.config.section import ConfigError, put_at
+from zoo.core.errors import join_path, shown
 from zoo.tools.importers.conversion import (
     Conversion,
     Draft,
