@@ -136,21 +136,23 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     last = {label: [float(value[-1]) for _, value in each] for label, each in points.items()}
     common = {label: [float(np.interp(step or 0, *point)) for point in each] for label, each in points.items()}
     first = next(iter(sides))
-    found = [
-        Side(
-            label,
-            len(runs),
-            tuple(int(run.env_step) for run in kept[label]),
-            float(np.median([run.speed or np.nan for run in kept[label]])),
-            _spread(last[label], stat),
-            None if step is None else _spread(common[label], stat),
-            None if label == first else _chance(last[label], last[first]),
-            None if label == first or step is None else _chance(common[label], common[first]),
-        )
-        for label, runs in sides.items()
-    ]
+    compared = []
+    for label, runs in sides.items():
+        last_spread = _spread(last[label], stat)
+        common_spread = None
+        last_chance = None
+        common_chance = None
+        if step is not None:
+            common_spread = _spread(common[label], stat)
+        if label != first:
+            last_chance = _chance(last[label], last[first])
+        if label != first and step is not None:
+            common_chance = _chance(common[label], common[first])
+        n_steps = tuple(int(run.env_step) for run in kept[label])
+        speed = float(np.median([run.speed or np.nan for run in kept[label]]))
+        compared.append(Side(label, len(runs), n_steps, speed, last_spread, common_spread, last_chance, common_chance))
     differing = differences({label: runs[0].config for label, runs in kept.items()})
-    return Comparison(metric, stat, found, step, differing, list(short.values()))
+    return Comparison(metric, stat, compared, step, differing, list(short.values()))
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

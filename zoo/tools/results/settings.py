@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distribution, packages_distributions
-from itertools import count
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -75,7 +74,9 @@ def portable_config(config: Mapping[str, Any], names: Mapping[str, str] | None =
     The folder for runs is left out. 'folder/my_env.py:MyEnv' becomes 'my_env.py:MyEnv', a file next to the config.
     Args: names: short names of the code files of several configs; None: `short_names` of the files of this config.
     """
-    data = _portable(without_derived_values(dict(config)), short_names(_files(config)) if names is None else names)
+    if names is None:
+        names = short_names(_files(config))
+    data = _portable(without_derived_values(dict(config)), names)
     return {**data, 'logger': {key: value for key, value in (data.get('logger') or {}).items() if key != 'root'}}
 
 
@@ -108,7 +109,12 @@ def env_name(config: Mapping[str, Any]) -> str:
 
 
 def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[Defaults]) -> Setting:
-    values = tuple(value_text(value_at(config, key)) if has_key(config, key) else NONE for config in configs)
+    values = []
+    for config in configs:
+        if has_key(config, key):
+            values.append(value_text(value_at(config, key)))
+        else:
+            values.append(NONE)
     known = {
         c['policy']['type']: value_text(d[key][0])
         for c, d in zip(configs, defaults, strict=True)
@@ -119,15 +125,17 @@ def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[
         default = texts[0]
     else:
         default = ', '.join(f'{text} ({policy})' for policy, text in known.items())
-    return Setting(key, values, default, next((d[key][1] for d in defaults if key in d), ''))
+    return Setting(key, tuple(values), default, next((d[key][1] for d in defaults if key in d), ''))
 
 
 def defaults_of(config: Mapping[str, Any]) -> Defaults:
     """Returns default and meaning of each key for this type of policy and model; {} if they are not registered here."""
+    policy: dict[str, Any] = {'type': config['policy']['type']}
     model = value_at(config, 'policy.model.type')
-    named = {'type': config['policy']['type'], **({'model': {'type': model}} if model is not None else {})}
+    if model is not None:
+        policy['model'] = {'type': model}
     try:
-        rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': named})  # the env is not created
+        rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': policy})  # the env is not created
     except (ConfigError, UserError):
         return {}
     return {row.key: (row.value, row.description) for row in rows}
@@ -178,7 +186,11 @@ def needs_of(runs: Sequence[Run]) -> Needs:
     homes: Mapping[str, list[str]] = {}
     if modules:
         homes = packages_distributions()
-    packages = {name: package for name in modules if (package := _package_of(name, homes)) is not None}
+    packages = {}
+    for name in modules:
+        package = _package_of(name, homes)
+        if package is not None:
+            packages[name] = package
     beside = [
         *(Markup('the file <code>{}</code>').format(name) for name in dict.fromkeys(names.values())),
         *(Markup('the module <code>{}</code>').format(name) for name in modules if name not in packages),
@@ -210,7 +222,11 @@ def commands(groups: Mapping[str, Sequence[Run]], needs: Needs) -> list[SavedCon
     found: dict[str, SavedConfig] = {}
     for label, runs in groups.items():
         stem = re.sub(r'[^A-Za-z0-9_.-]+', '_', runs[0].exp_name)[:60] or 'config'
-        name = next(name for n in count(1) if (name := f'{stem if n == 1 else f"{stem}_{n}"}.yaml') not in found)
+        name = f'{stem}.yaml'
+        n = 1
+        while name in found:
+            n += 1
+            name = f'{stem}_{n}.yaml'
         text = yaml_text(portable_config(runs[0].config, needs.names))
         values = sorted({run.seed for run in runs})
         is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
@@ -241,7 +257,8 @@ def _imports_of(run: Run) -> Iterator[str]:
         words = []
     for word, after in zip(words, [*words[1:], ''], strict=False):
         option, _, name = word.partition('=')
-        if option == '--import' and (typed := name or after):
+        typed = name or after
+        if option == '--import' and typed:
             parts = path_parts(typed)
             files = []
             if typed.endswith('.py'):
