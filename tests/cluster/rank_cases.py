@@ -49,6 +49,7 @@ def ppo(learn: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
 
 
 LSTM = {'recurrent': {'cell': 'lstm', 'hidden_size': 8}}
+SEQUENCE_LEN = 16
 PHASES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, aux_freq=1, aux_train_epoch=2, aux_batch_size=64)
 KL_LIMIT = dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003)
 ADAPTIVE = dict(
@@ -69,8 +70,8 @@ CASES = {
     'accumulate': Case(ppo(dict(accumulate=3))),
     'ppg with its auxiliary phase': Case({'type': 'ppg', 'learn': PHASES}),
     'ppg, two rollouts, both in its memory': Case({'type': 'ppg', 'learn': {**PHASES, 'aux_freq': 2}}, n_rollout=2),
-    'lstm': Case(ppo(dict(sequence=dict(len=16)), model=LSTM)),
-    'lstm, ppg': Case({'type': 'ppg', 'learn': {**PHASES, 'sequence': dict(len=16)}, 'model': LSTM}),
+    'lstm': Case(ppo(dict(sequence=dict(len=SEQUENCE_LEN)), model=LSTM)),
+    'lstm, ppg': Case({'type': 'ppg', 'learn': {**PHASES, 'sequence': dict(len=SEQUENCE_LEN)}, 'model': LSTM}),
     'natural gradient': Case({'type': 'trpo', 'learn': dict(epoch_per_collect=2, entropy_weight=0.01)}, n_rollout=2),
     'option of examples/my_option.py': Case(ppo(dict(options=[{'type': 'centering', 'rate': 0.5}])), n_rollout=2),
     'returns of whole episodes': Case({'type': 'a2c', 'learn': {}, 'collect': {'batch_mode': 'episode'}}),
@@ -156,7 +157,7 @@ def stratified() -> Iterator[None]:
         return together(orders_of(passes, n_pass, n), n_rollout, n_row)
 
     def entries_of_a_rollout(passes: Passes, n: int) -> int:
-        length = passes._cfg.sequence.len if n < SIZE * N_ENV * N_STEP else 1
+        length = SEQUENCE_LEN if n < SIZE * N_ENV * N_STEP else 1
         passes.length = length  # type: ignore[attr-defined]
         return SIZE * N_ENV * N_STEP // length
 

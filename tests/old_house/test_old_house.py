@@ -442,7 +442,15 @@ def test_calls_take_their_arguments(now: dict[str, Any]) -> None:
                 )  # 7e7fb52 showed `__new__(cfg=None, *spaces)`; now it is `__init__`, which took three then too
             new_calls = {'': new.get('parameters', []), **new.get('methods', {})}
             for method, parameters in calls.items():
-                _check_parameters(new_calls[method], parameters, f'{package}.{name}.{method}')
+                _check_parameters(_as_before(new_calls[method]), parameters, f'{package}.{name}.{method}')
+
+
+def _as_before(parameters: list[list[str]]) -> list[list[str]]:
+    """Gradient steps take `loss` before `numbers` now. Calls with the older `numbers`, which has both, continue: test_old_steps.py."""
+    names = [name for name, *_ in parameters]
+    if names[-2:] == ['loss', 'numbers'] and 'minibatch' in names:
+        return [each for each in parameters if each[0] != 'loss']
+    return parameters
 
 
 def _check_parameters(new: list[list[str]], old: list[list[str]], at: str) -> None:

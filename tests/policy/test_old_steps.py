@@ -32,3 +32,23 @@ def test_terms_of_a_policy_are_those_of_loss_and_numbers_as_two_objects() -> Non
     torch.testing.assert_close(old, surrogate_loss(policy.dist, logit, samples, *numbers))
     old = old_steps.policy_terms(policy.dist, {'logit': logit}, samples, numbers)
     torch.testing.assert_close(old, policy_terms(policy.dist, {'logit': logit}, samples, *numbers))
+
+
+def test_call_of_a_step_with_the_older_numbers_trains_as_one_with_loss_and_numbers() -> None:
+    ends = []
+    for call in ('older', 'older by name', 'today'):
+        policy = ppo()
+        samples = samples_of(policy)
+        numbers = old_steps.PolicyNumbers(clip_ratio=0.1, entropy_weight=0.02)
+        step = policy.step
+        optimizers = list(policy.optimizers.values())
+        if call == 'older':
+            step(policy.model, policy.dist, optimizers, samples, numbers)
+        elif call == 'older by name':
+            step(policy.model, policy.dist, optimizers, minibatch=samples, numbers=numbers)
+        else:
+            step(policy.model, policy.dist, optimizers, samples, *numbers)
+        ends.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert not torch.equal(ends[0], torch.cat([p.detach().flatten() for p in ppo().model.parameters()]))  # it trained
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(ends[1], ends[2])

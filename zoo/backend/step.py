@@ -151,12 +151,13 @@ class SplitStep:
         dist: ActionDist,
         optimizers: Sequence[object],
         minibatch: Columns,
-        loss: LossSpec | LossAndNumbers,
-        numbers: StepNumbers | None = None,
+        loss: LossSpec | LossAndNumbers | None = None,
+        numbers: StepNumbers | LossAndNumbers | None = None,
     ) -> Metrics:
-        if isinstance(loss, LossAndNumbers):  # called by a step of the older form
-            numbers = loss.numbers
-            loss = loss.loss
+        both = numbers if loss is None else loss
+        if isinstance(both, LossAndNumbers):  # called by a step of the older form, which has one argument for the two
+            loss = both.loss
+            numbers = both.numbers
         columns = self.prepare(dist, minibatch)
         found = self.take(model, dist, optimizers, columns, loss, numbers)
         return self.summarise(found, dist, loss, numbers)
