@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -136,7 +136,9 @@ class MovedModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """The spec of a module that has moved, or of one with old names; None for any other."""
         if fullname in NAMES:
-            return _spec_with_names(fullname, path)
+            specs = (finder.find_spec(fullname, path) for finder in sys.meta_path if finder is not self)
+            spec = next((spec for spec in specs if spec is not None), None)
+            return None if spec is None else _with_old_names(spec)
         new = None
         if fullname.startswith('zoo.'):
             new = self._new(fullname)
@@ -169,19 +171,19 @@ class MovedModules(MetaPathFinder, Loader):
         return MOVED[old] + rest
 
 
-class _LoaderWithNames(SourceFileLoader):
-    """Loads a module of `NAMES`; its old names are imported at first use."""
+def _with_old_names(spec: ModuleSpec) -> ModuleSpec:
+    """Lets the module of a spec have the old names of `NAMES`, which are imported at first use."""
+    loader = spec.loader
+    if loader is None:
+        return spec
+    run_module = loader.exec_module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(module: ModuleType) -> None:
         old_names = lazy_names(module.__name__, NAMES[module.__name__])
         vars(module)['__getattr__'], vars(module)['__dir__'], _ = old_names
-        super().exec_module(module)
+        run_module(module)
 
-
-def _spec_with_names(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    spec = PathFinder.find_spec(name, path)
-    if spec is not None and isinstance(spec.loader, SourceFileLoader):
-        spec.loader = _LoaderWithNames(spec.loader.name, spec.loader.path)
+    loader.exec_module = exec_module  # type: ignore[method-assign]  # each spec has a loader of its own
     return spec
 
 
