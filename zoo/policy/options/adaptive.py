@@ -60,9 +60,7 @@ class AdaptiveNumbers(UpdateOption):
         before = self._before
         assert before is not None
         before, now = (x.flatten(0, x.dim() - 2) for x in (before, policy.logit_of(batch)))
-        if weight is None:
-            weight = None
-        else:
+        if weight is not None:
             weight = weight.flatten()
         kl = mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
         self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
