@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from functools import partial
 from typing import Any
 
@@ -143,3 +145,43 @@ def test_an_option_of_the_older_form_trains_as_one_that_fills_the_slot_of_its_wa
 def test_a_slot_that_an_option_of_the_older_form_fills_again_is_refused_with_both_names() -> None:
     with pytest.raises(UserError, match='option NewReward and option OldReward both choose how rewards count'):
         ppo(dict(options=['new_reward', 'old_reward']))
+
+
+@OPTION_REGISTRY.register('old_keeps', force=True)
+class OldKeeps(Base):
+    def attach(self, policy: Any) -> None:
+        self.policy = policy
+        self.samples = policy.samples
+        self.before = policy.samples.scaled_reward
+        policy.samples.scaled_reward = self.scaled
+
+    def scaled(self, data: Any, weight: Any) -> Any:
+        return self.before(data, weight) / 2
+
+
+def pickled(policy: Any) -> Any:
+    return pickle.loads(pickle.dumps(policy))
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled])
+@pytest.mark.parametrize('option', ['old_keeps', 'old_forward', 'late_steps'])
+def test_a_copy_of_a_policy_with_an_option_of_the_older_form_trains_alone(option: str, copied: Any) -> None:
+    policy = ppo(dict(executor='eager', options=[option]))
+    other = copied(policy)
+    before = parameters(policy)
+    samples = samples_of(policy)
+    other.learn_mode.forward(copy.deepcopy(samples))
+    assert all(torch.equal(x, before[name]) for name, x in parameters(policy).items())
+    policy.learn_mode.forward(samples)
+    assert all(torch.equal(x, parameters(other)[name]) for name, x in parameters(policy).items())
+
+
+@pytest.mark.parametrize(
+    'option', ['old_reward', 'old_inputs', 'old_forward', 'late_forward', 'late_draw', 'late_steps']
+)
+def test_a_warning_of_the_older_form_is_of_the_line_of_the_option(option: str) -> None:
+    # Python shows a DeprecationWarning only if it is of a line of the script that runs, such as the user's own
+    with pytest.warns(DeprecationWarning, match='sets policy') as found:
+        ppo(dict(executor='eager', options=[option]))
+    assert {w.filename for w in found if 'sets policy' in str(w.message)} == {__file__}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -40,16 +41,31 @@ def attach_learn(option: UpdateOption, policy: Any) -> None:
     option.attach_learn(PolicyView(option, policy, None))
 
 
-def warn_of_slot(option: UpdateOption, attribute: str, slot: str) -> None:
-    """Warns that an option sets an attribute of the policy in place of filling a slot."""
+def warn_of_slot(option: UpdateOption, attribute: str, slot: str, level: int = 3) -> None:
+    """Warns that an option sets an attribute of the policy in place of filling a slot.
+
+    Args: level: `stacklevel` that gives the line of the option, which Python shows only if the warning is of that line.
+    """
     warnings.warn(
         f'{option.title} sets policy.{attribute}; define fill(self, update, policy) and use update.{slot} instead',
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=level,
     )
 
 
-class PolicyView:
+class View:
+    """Attributes of another object, by `_find`. A copy has none before it has its state, and special methods of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or '_policy' not in vars(self):
+            raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
+        return self._find(name)
+
+    def _find(self, name: str) -> Any:
+        raise NotImplementedError
+
+
+class PolicyView(View):
     """A policy as options of the older form see it. Args: update: None once the policy has its update."""
 
     def __init__(self, option: UpdateOption, policy: Any, update: UpdateBuilder | None) -> None:
@@ -61,7 +77,7 @@ class PolicyView:
         else:
             self.__dict__['passes'] = PassesView(option, policy)
 
-    def __getattr__(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         return getattr(self._policy, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -74,18 +90,18 @@ class PolicyView:
         getattr(self._update, name).fill(self._option, value)
 
 
-class SamplesView:
+class SamplesView(View):
     """The samples of a policy that has no update yet, or has one since."""
 
     def __init__(self, option: UpdateOption, policy: Any, update: UpdateBuilder) -> None:
         self.__dict__.update(_option=option, _policy=policy, _update=update)
 
-    def __getattr__(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         samples = vars(self._policy).get('samples')
         if samples is not None:
             return getattr(samples, name)
         if name == 'inputs':
-            warn_of_slot(self._option, 'samples.inputs', 'inputs')
+            warn_of_slot(self._option, 'samples.inputs', 'inputs', level=4)
             return self._update.inputs
         if name in SAMPLE_SLOTS:
             return getattr(self._update, SAMPLE_SLOTS[name]).value
@@ -114,13 +130,13 @@ class SamplesView:
         self._update.estimator.fill(self._option, spec)
 
 
-class ObjectiveView:
+class ObjectiveView(View):
     """The losses of a policy, with the attribute `fixed`: the parts of the loss of its steps, and constant numbers."""
 
     def __init__(self, option: UpdateOption, policy: Any, update: UpdateBuilder | None) -> None:
         self.__dict__.update(_option=option, _policy=policy, _update=update)
 
-    def __getattr__(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         objective = self._policy.objective
         if name != 'fixed':
             return getattr(objective, name)
@@ -156,17 +172,22 @@ class ObjectiveView:
         for name in LOSS_SLOTS:
             part = getattr(loss, name)
             if part is not getattr(now, name):
-                warn_of_slot(self._option, 'objective.fixed', f'{name}.fill(self, ..)')
+                warn_of_slot(self._option, 'objective.fixed', f'{name}.fill(self, ..)', level=4)
                 getattr(update, name).fill(self._option, part)
         if loss.forward is not now.forward:
-            warn_of_slot(self._option, 'objective.fixed', 'around_forward')
-            update.around_forward.append(lambda forward: loss.forward)  # which calls the one before already
+            warn_of_slot(self._option, 'objective.fixed', 'around_forward', level=4)
+            update.around_forward.append(partial(_replaced, loss.forward))  # which calls the one before already
         if loss.terms != now.terms:
-            warn_of_slot(self._option, 'objective.fixed', 'terms')
+            warn_of_slot(self._option, 'objective.fixed', 'terms', level=4)
             update.terms[:] = loss.terms
         if loss.measure_kl and not now.measure_kl:
-            warn_of_slot(self._option, 'objective.fixed', 'measure_kl()')
+            warn_of_slot(self._option, 'objective.fixed', 'measure_kl()', level=4)
             update.measure_kl()
+
+
+def _replaced(forward: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the first function: one of an older option calls the one before it by itself."""
+    return forward
 
 
 def with_weights(loss: LossSpec, weights: tuple[Any, ...], n_penalty: int) -> LossSpec:
@@ -188,24 +209,19 @@ class Weighted:
         return self._term(*args) * self._weight
 
 
-class PassesView:
+class PassesView(View):
     """The passes of a policy, with the attributes `steps` and `order_entries`."""
 
     def __init__(self, option: UpdateOption, policy: Any) -> None:
         self.__dict__.update(_option=option, _policy=policy)
 
-    def __getattr__(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         passes = self._policy.passes
         if name == 'order_entries':
             return passes.draw
         if name != 'steps':
             return getattr(passes, name)
-        take = passes.take
-
-        def steps(*args: Any) -> Any:  # step, optimizers, plan, numbers
-            return take(*args[:-1], *args[-1])
-
-        return steps
+        return partial(_take_with_one_object, passes.take)  # no closure: a copy of the policy takes steps of its own
 
     def __setattr__(self, name: str, value: Any) -> None:
         passes = self._policy.passes
@@ -214,10 +230,14 @@ class PassesView:
             passes.draw = value
         elif name == 'steps':
             warn_of_slot(self._option, 'passes.steps', 'each_pass.fill(self, ..)')
-
-            def take(*args: Any) -> Any:  # step, optimizers, plan, loss, numbers
-                return value(*args[:-2], LossAndNumbers(*args[-2:]))
-
-            passes.take = take
+            passes.take = partial(_take_with_two_objects, value)
         else:
             setattr(passes, name, value)
+
+
+def _take_with_one_object(take: Callable[..., Any], *args: Any) -> Any:  # step, optimizers, plan, numbers
+    return take(*args[:-1], *args[-1])
+
+
+def _take_with_two_objects(steps: Callable[..., Any], *args: Any) -> Any:  # step, optimizers, plan, loss, numbers
+    return steps(*args[:-2], LossAndNumbers(*args[-2:]))
