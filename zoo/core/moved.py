@@ -10,6 +10,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from zoo.core.lazy import lazy_names
 
@@ -92,6 +93,8 @@ NAMES = {
         'zoo.env.interface': 'BlockField StepBlock StepRow',
         'zoo.policy.sequences': 'begins_of replace_rows',
     },
+    'zoo.env.rules': {'zoo.env.readers': 'BinaryReader ByteReader DictReader IndexReader MaskReader obs_reader'},
+    'zoo.env.vector': {'zoo.env.rules': 'NextStep'},
     'zoo.model.actor_critic': {
         'zoo.model.config': 'PPGConfig=PPGModelConfig',
         'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC with_memory',
@@ -138,7 +141,9 @@ class MovedModules(MetaPathFinder, Loader):
         if fullname in NAMES:
             specs = (finder.find_spec(fullname, path) for finder in sys.meta_path if finder is not self)
             spec = next((spec for spec in specs if spec is not None), None)
-            return None if spec is None else _with_old_names(spec)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _LoaderWithNames(spec.loader)
+            return spec
         new = None
         if fullname.startswith('zoo.'):
             new = self._new(fullname)
@@ -171,20 +176,24 @@ class MovedModules(MetaPathFinder, Loader):
         return MOVED[old] + rest
 
 
-def _with_old_names(spec: ModuleSpec) -> ModuleSpec:
-    """Lets the module of a spec have the old names of `NAMES`, which are imported at first use."""
-    loader = spec.loader
-    if loader is None:
-        return spec
-    run_module = loader.exec_module
+class _LoaderWithNames(Loader):
+    """Loads a module of `NAMES` by another loader; its old names are imported at first use."""
 
-    def exec_module(module: ModuleType) -> None:
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader  # modules in a zip file share theirs, so it stays unmodified
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
         old_names = lazy_names(module.__name__, NAMES[module.__name__])
         vars(module)['__getattr__'], vars(module)['__dir__'], _ = old_names
-        run_module(module)
+        self._loader.exec_module(module)
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]  # each spec has a loader of its own
-    return spec
+    def __getattr__(self, name: str) -> Any:  # source, data and resources of the module
+        if name == '_loader':
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
 
 def keep_old_paths() -> None:

@@ -19,7 +19,8 @@ from zoo.worker.infos import InfoKeys
 class Roster:
     """Names the learners of a run, and makes the collector and the evaluators in which their policies act together.
 
-    This one has a single learner. For a run of several policies override all methods; `SerialJob.roster` returns the
+    This one has a single learner. For a run of several policies override `configs`, `collector` and `evaluator`, and
+    the others where the policies differ; `SerialJob.roster` returns the
     roster of a run. The first learner counts as that of the run wherever only one can: the config names its sections, it
     takes a policy or a model that is given, and main checkpoints have its state.
     """
