@@ -1,0 +1,1 @@
+"""Several agents in one env: their envs as tables of rows, the policies that act for the rows, and their samples."""

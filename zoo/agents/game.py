@@ -1,0 +1,76 @@
+"""Game: one env of several agents, in one form for every library. `Turn` is what its reset and steps give."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+
+class End(NamedTuple):
+    """The end of an agent: its last observation, and whether the state that it reached is terminal (else it is cut off)."""
+
+    obs: Any
+    terminated: bool
+
+
+class Turn(NamedTuple):
+    """The result of a reset or a step of a game.
+
+    acts: the agents that act next, with their observations, as the env gives them (without a mask of `masks`); empty when
+      the episode is over.
+    rewards: by agent, earned in this step; also of agents that did not act in it. Others have earned 0.
+    ended: the agents that ended in this step, which never act again in this episode.
+    masks: by agent that acts, which of its choices are allowed, if that is not an entry of its observation.
+    infos: by agent, the entries of its info.
+    """
+
+    acts: Mapping[str, Any]
+    rewards: Mapping[str, float] = {}
+    ended: Mapping[str, End] = {}
+    masks: Mapping[str, np.ndarray] = {}
+    infos: Mapping[str, Mapping[str, Any]] = {}
+
+
+class Game(ABC):
+    """One env of several agents.
+
+    Attributes: env: that of the library; agents: the names of all agents that there may be, in their order; metadata and
+      render_mode: as of gymnasium.
+    """
+
+    env: Any
+    agents: tuple[str, ...]
+    metadata: dict[str, Any]
+    render_mode: str | None = None
+
+    @abstractmethod
+    def obs_space(self, agent: str) -> gymnasium.Space:
+        """The space of the observations of an agent."""
+
+    @abstractmethod
+    def action_space(self, agent: str) -> gymnasium.Space:
+        """The space of the actions of an agent."""
+
+    @abstractmethod
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
+        """Begins an episode. Args: options: None if there are none."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """Takes a step. Args: actions: of every agent in `acts` of the turn before."""
+
+    def state(self) -> Any:
+        """The state of the whole env, for a central critic. Raises: whatever the env raises if it has none."""
+        return self.env.state()
+
+    def render(self) -> Any:
+        """A picture, as of gymnasium."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the env."""
+        self.env.close()
