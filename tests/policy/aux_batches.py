@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.policy.aux_memory import AuxMemory
-from zoo.policy.options.aux_memory import make_memory
+from zoo.policy.options.resumed_memory import make_memory
 from zoo.policy.ppg_config import MemoryLocation
 
 CPU = torch.device('cpu')

@@ -20,7 +20,7 @@ from tests.policy.aux_batches import (
     weighted_places,
 )
 from zoo.core.errors import UserError
-from zoo.policy.options.aux_memory import make_memory
+from zoo.policy.options.resumed_memory import make_memory
 from zoo.policy.ppg_config import MemoryLocation
 from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         ScheduleOrZero as ScheduleOrZero,
         schedule_value as schedule_value,
     )
-    from zoo.policy.acting import NetworkPolicy as NetworkPolicy
     from zoo.policy.base import Policy as Policy
     from zoo.policy.config import (
         CollectConfig as CollectConfig,
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         LearnConfig as LearnConfig,
         PolicyConfig as PolicyConfig,
     )
+    from zoo.policy.network_policy import NetworkPolicy as NetworkPolicy
     from zoo.policy.options.base import UpdateOption as UpdateOption
     from zoo.policy.ppg import (
         PPGCollectConfig as PPGCollectConfig,
@@ -61,9 +61,9 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'zoo.config.schedule': 'Linear Schedule ScheduleOrZero schedule_value',
-        'zoo.policy.acting': 'NetworkPolicy',
         'zoo.policy.base': 'Policy',
         'zoo.policy.config': 'CollectConfig EvalConfig LearnConfig PolicyConfig',
+        'zoo.policy.network_policy': 'NetworkPolicy',
         'zoo.policy.options.base': 'UpdateOption',
         'zoo.policy.ppg': 'PPGCollectConfig PPGConfig PPGLearnConfig PPGPolicy',
         'zoo.policy.ppo': 'PPOCollectConfig PPOConfig PPOLearnConfig PPOPolicy',

@@ -33,11 +33,11 @@ from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.core.spaces import empty_obs
 from zoo.model.actor_critic import Networks
 from zoo.model.check import critic_names, parameters_by_role, probe, reached, unread_option
-from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
+from zoo.policy.network_policy import NetworkPolicy
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.base import has_own
 from zoo.policy.options.loss import Objective

@@ -376,6 +376,6 @@ class PPGPolicy(ActorCriticPolicy):
         return self.memory.columns()
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        from zoo.policy.options.aux_memory import resumed_memory
+        from zoo.policy.options.resumed_memory import resumed_memory
 
         self.memory = resumed_memory(self.memory, state, self.cfg.learn.aux_freq, self.device)

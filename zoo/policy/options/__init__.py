@@ -31,7 +31,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
-    ('aux_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
+    ('resumed_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
 """Built-in options, in the order in which they act: (module, class, whether a policy has it).

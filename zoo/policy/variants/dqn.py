@@ -19,9 +19,9 @@ from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Discrete
 from zoo.model.check import actor_parameters
-from zoo.policy.acting import NetworkPolicy
 from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
 from zoo.policy.hooks import gradient_ready
+from zoo.policy.network_policy import NetworkPolicy
 from zoo.rl_utils.distributions.categorical import Categorical
 from zoo.rl_utils.estimators import n_step, q_error, q_target
 from zoo.rl_utils.exploration import epsilon_greedy

@@ -27,7 +27,7 @@ from tests.policy.aux_batches import (
     places,
 )
 from zoo.core.errors import RunError
-from zoo.policy.options.aux_memory import make_memory
+from zoo.policy.options.resumed_memory import make_memory
 from zoo.policy.ppg_config import MemoryLocation
 
 
@@ -86,7 +86,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
 LIMITED = """
 import resource, torch
 from zoo.core.errors import RunError
-from zoo.policy.options.aux_memory import make_memory
+from zoo.policy.options.resumed_memory import make_memory
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
     make_memory(10, 'disk', is_ring=False).append({'obs': torch.zeros(100, 100, dtype=torch.uint8), 'return_': torch.zeros(100)})

@@ -10,7 +10,7 @@ import torch
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo.core.spaces import Box
-from zoo.policy.acting import Noise
+from zoo.policy.network_policy import Noise
 from zoo.policy.ppo import PPOPolicy
 from zoo.rl_utils.distributions.gaussian import Gaussian
 
