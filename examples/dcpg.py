@@ -12,9 +12,9 @@ from zoo.policy.ppo import descend, value_loss_terms
 from zoo.rl_utils.ppo import added, loss_mean
 
 
-def critic_step(model, dist, optimizers, minibatch, numbers):  # -> detached 0-dim metrics
-    output, rows = numbers.forward(model, 'compute_actor_critic', minibatch)
-    value_loss, metrics = value_loss_terms(output, rows, numbers.value_loss, 0.0)
+def critic_step(model, dist, optimizers, minibatch, loss, numbers):  # -> detached 0-dim metrics
+    output, rows = loss.forward(model, 'compute_actor_critic', minibatch)
+    value_loss, metrics = value_loss_terms(output, rows, loss.value_loss, 0.0)
     kl = loss_mean(dist.kl(rows['logit'], output['logit']), rows.get('weight'))
     norm = descend(optimizers, added(value_loss, numbers.bc_weight, kl), numbers.grad_clip)
     names = 'auxiliary_loss', 'behavioral_cloning_loss', 'aux_grad_norm'

@@ -6,14 +6,14 @@ from zoo import POLICY_REGISTRY, serial_pipeline
 from zoo.policy import PPOPolicy
 
 
-def policy_gradient_step(model, dist, optimizers, minibatch, numbers):
+def policy_gradient_step(model, dist, optimizers, minibatch, loss, numbers):
     """One step on -mean(log p(action) * adv); -> detached 0-dim metrics."""
     log_prob = dist.log_prob(model.compute_actor(minibatch['obs']), minibatch['action'])
     weight = minibatch.get('weight', torch.ones_like(log_prob))
-    loss = -(log_prob * minibatch['adv'] * weight).mean()
+    error = -(log_prob * minibatch['adv'] * weight).mean()
     optimizers[0].zero_grad()
-    loss.backward()
-    return {'policy_loss': loss.detach(), 'grad_norm': optimizers[0].step(numbers.grad_clip)}
+    error.backward()
+    return {'policy_loss': error.detach(), 'grad_norm': optimizers[0].step(numbers.grad_clip)}
 
 
 @POLICY_REGISTRY.register('my_pg')

@@ -126,8 +126,8 @@ def optimizer_method(policy: Any) -> None:
         optimizer.step = partial(half_step, optimizer)
 
 
-def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
-    return ppo_step(model, dist, optimizers, flipped(minibatch), numbers)
+def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: Any, numbers: Any) -> Any:
+    return ppo_step(model, dist, optimizers, flipped(minibatch), loss, numbers)
 
 
 def policy_step(policy: Any) -> None:

@@ -52,7 +52,7 @@ def test_methods_are_called_in_place_of_those_of_the_class(tmp_path: Path) -> No
 def test_own_step_is_called_once_for_each_gradient_step(tmp_path: Path) -> None:
     sizes = []
 
-    def step(*args: Any) -> Any:  # (model, dist, optimizers, minibatch, numbers)
+    def step(*args: Any) -> Any:  # (model, dist, optimizers, minibatch, loss, numbers)
         sizes.append(len(args[3]['adv']))
         return ppo_step(*args)
 

@@ -169,9 +169,11 @@ def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[d
     seen: list[dict[str, Tensor]] = []
     step = policy.phase.step
 
-    def watched(model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Any:
+    def watched(model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: Any, numbers: Any) -> Any:
         seen.append(clone(minibatch))
-        return step(model, dist, optimizers, minibatch, numbers)  # unknown to the other executors, so it runs eagerly
+        return step(
+            model, dist, optimizers, minibatch, loss, numbers
+        )  # unknown to the other executors, so it runs eagerly
 
     monkeypatch.setattr(policy, 'phase', policy.phase._replace(step=watched))
     return seen

@@ -44,9 +44,9 @@ class Marked:
         cfg, optimizers = self.cfg.learn, [self.optimizers['all']]
         return self._train_policy(batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.batch_size)
 
-    def own_step(self, model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Metrics:
+    def own_step(self, model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: Any, numbers: Any) -> Metrics:
         self.seen.append(minibatch)
-        return ppo_step(model, dist, optimizers, minibatch, numbers)
+        return ppo_step(model, dist, optimizers, minibatch, loss, numbers)
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'value_loss', 'grad_norm']

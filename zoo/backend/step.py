@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -208,14 +209,21 @@ def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
 
 
 def as_step(function: Step) -> SplitStep:
-    """A step as a `SplitStep`. A user's own step with five parameters gets loss and numbers as one object."""
+    """A step as a `SplitStep`.
+
+    Until zoo 0.4, a user's own step may have five parameters, without `loss`; its `numbers` then has the fields of both. The
+    first use of such a step warns.
+    """
     if isinstance(function, SplitStep):
         return function
-    kinds = _kinds_of_parameters(function, follow_wrapped=False)
+    inner = function
+    kinds = _kinds_of_parameters(function)
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        kinds = _kinds_of_parameters(function, follow_wrapped=True)
+        inner = inspect.unwrap(function)
+        kinds = _kinds_of_parameters(inner)
     if len(kinds) != 5 or inspect.Parameter.VAR_POSITIONAL in kinds:
         return SplitStep(function)
+    _warn_of_five_parameters(inner)
 
     def step(model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: LossSpec, numbers: StepNumbers) -> Metrics:
         return function(model, dist, optimizers, minibatch, LossAndNumbers(loss, numbers))
@@ -223,9 +231,35 @@ def as_step(function: Step) -> SplitStep:
     return SplitStep(step)
 
 
-def _kinds_of_parameters(function: Step, follow_wrapped: bool) -> list[Any]:
-    parameters = inspect.signature(function, follow_wrapped=follow_wrapped).parameters
+def _kinds_of_parameters(function: Step) -> list[Any]:
+    parameters = inspect.signature(function, follow_wrapped=False).parameters
     return [parameter.kind for parameter in parameters.values()]
+
+
+_warned_of: set[Any] = set()
+
+
+def _warn_of_five_parameters(function: Step) -> None:
+    """Warns once of a step of the older form, at the line that defines it: of a class, this is its `__call__`."""
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    name = getattr(inner, '__name__', type(inner).__name__)
+    if not inspect.isroutine(inner):
+        inner = type(inner).__call__
+    code = getattr(inner, '__code__', None)  # None: the step is not written in Python
+    if (code or name) in _warned_of:
+        return
+    _warned_of.add(code or name)
+    message = (
+        f'the gradient step {name!r} has five parameters, which works until zoo 0.4; give it six, '
+        '(model, dist, optimizers, minibatch, loss, numbers), and read the parts of the loss from `loss`, not from `numbers`: '
+        'zoo.backend.step.LossSpec lists them'
+    )
+    if code is None:
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return
+    warnings.warn_explicit(message, DeprecationWarning, code.co_filename, code.co_firstlineno, module=inner.__module__)
 
 
 class StepPlan(NamedTuple):

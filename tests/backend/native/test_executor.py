@@ -48,14 +48,14 @@ def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
     return lambda model, dist: NativeExecutor(model, dist, Noting(model, dist))
 
 
-def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
+def own_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: Any, numbers: Any) -> Any:
     assert minibatch['mine'].shape == (16,)
-    return ppo_step(model, dist, optimizers, {**minibatch, 'adv': 2 * minibatch['adv']}, numbers)
+    return ppo_step(model, dist, optimizers, {**minibatch, 'adv': 2 * minibatch['adv']}, loss, numbers)
 
 
 @functools.wraps(ppo_step)
-def wrapped(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Any:
-    return own_step(model, dist, optimizers, minibatch, numbers)
+def wrapped(model: Any, dist: Any, optimizers: Any, minibatch: Any, loss: Any, numbers: Any) -> Any:
+    return own_step(model, dist, optimizers, minibatch, loss, numbers)
 
 
 def with_step(step: Any) -> Callable[[Problem], None]:
