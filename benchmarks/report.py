@@ -132,10 +132,10 @@ def holds(now: Any, recorded: Any) -> bool:
     if not isinstance(now, dict) or not isinstance(recorded, dict):
         return now == recorded
     if isinstance(recorded.get('policy'), dict):
-        from zoo.policy.config import of_today
+        from zoo.policy.config import migrate_old_keys
 
         recorded = {**recorded, 'policy': dict(recorded['policy'])}
-        of_today(recorded['policy'])
+        migrate_old_keys(recorded['policy'])
     return all(
         key in now and (now[key] == recorded[key] if key == 'kwargs' else holds(now[key], recorded[key]))
         for key in recorded

@@ -23,7 +23,7 @@ from zoo.config.yaml_io import save_yaml, storable
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
-from zoo.policy.config import ActorCriticPolicyConfig, of_today
+from zoo.policy.config import ActorCriticPolicyConfig, migrate_old_keys
 from zoo.run.config import ConfigRow, explain_config, job_schema, resolve_config, resolve_policy
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}}
@@ -276,16 +276,16 @@ def test_field_of_a_user_named_like_an_old_key_means_the_same_where_the_old_key_
         temperature: float = Field(0.0, description='of something else')
 
     assert (Mine().value_clip, Mine().value_loss) == (True, 'clip')
-    assert Mine(**{'value_clip': False}).value_loss == 'mse' and Other.of_today({'temperature': 0.0}) == {
+    assert Mine(**{'value_clip': False}).value_loss == 'mse' and Other.migrate_old_keys({'temperature': 0.0}) == {
         'temperature': 0.0
     }
     stored = {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
-    of_today(stored)
+    migrate_old_keys(stored)
     assert stored == {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
     for kind in (['ppo'], 'unknown', None):  # of a stranger's file, or of a module that is not imported
-        of_today({'type': kind, 'learn': 3})
+        migrate_old_keys({'type': kind, 'learn': 3})
     for policy in ({'learn': {'value_clip': True}}, None, ['ppo']):
-        of_today(policy)
+        migrate_old_keys(policy)
 
 
 def test_wrong_old_key_hides_no_other_problem() -> None:

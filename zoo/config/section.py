@@ -113,7 +113,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
 
     @model_validator(mode='before')
     @classmethod
-    def of_today(cls, given: Any) -> Any:
+    def migrate_old_keys(cls, given: Any) -> Any:
         """Translates old keys among the values of a section; one with a problem stays, so that it is refused.
 
         If a user's own section still declares an old key as a field, the field stays too and means the same.
@@ -238,7 +238,7 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
     Args: defaults: by field; for a field that is a section, a dict of its defaults.
     Raises: ConfigError for a field that the section lacks, or a value that the field does not accept.
     """
-    defaults = section_cls.of_today(dict(defaults))  # type: ignore[operator]
+    defaults = section_cls.migrate_old_keys(dict(defaults))  # type: ignore[operator]
     known = section_cls, repr(plain(defaults))
     if known in _with_defaults:  # unpickling returns the class that this process already has
         return _with_defaults[known]

@@ -126,7 +126,7 @@ def unread_problem(
     in_value = in_value or value_loss.name not in (*NO_VALUE_CLIP_RATIO, 'clip')
     if surrogate in NO_CLIP_RATIO and not in_value and _is_set(learn.clip_ratio, default.learn.clip_ratio):
         return (
-            f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {objective.surrogate_said} nor value_loss '
+            f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {objective.surrogate_label} nor value_loss '
             f"{value_loss.name!r} reads it; leave clip_ratio out, or use surrogate 'clip'"
         )
     if isinstance(learn.optimizer, dict):

@@ -324,7 +324,7 @@ OLD_KEYS = [f'policy.learn.{key}' for key in ActorCriticLearnConfig.old_keys]
 OLD_KEYS += [f'policy.collect.{key}' for key in OnPolicyCollectConfig.old_keys]
 
 
-def of_today(policy: Any) -> None:
+def migrate_old_keys(policy: Any) -> None:
     """Translates the old keys in a stored section `policy` in place, if it is one and its type is registered."""
     kind: Any = value_at(policy, 'type')
     is_known = isinstance(kind, str) and kind in POLICY_REGISTRY
@@ -333,4 +333,4 @@ def of_today(policy: Any) -> None:
         config = getattr(POLICY_REGISTRY.get(kind), 'config', None)
     for name, field in getattr(config, 'model_fields', {}).items():
         if is_section(field) and name in policy:
-            policy[name] = field.annotation.of_today(policy[name])
+            policy[name] = field.annotation.migrate_old_keys(policy[name])

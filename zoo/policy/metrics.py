@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo.backend.step import Found, LossSpec, StepNumbers
 from zoo.core.data import Columns, Metrics
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.ppo import clipfrac, of_ratios, weighted_mean
+from zoo.rl_utils.ppo import clipfrac, ratio_metrics, weighted_mean
 
 OF_UPDATES = (
     'policy_loss value_loss entropy approx_kl clipfrac grad_norm explained_variance n_epoch skipped_step'.split()
@@ -61,7 +61,7 @@ def step_summary(results: Found, dist: ActionDist, loss: LossSpec, numbers: Step
     metrics['approx_kl'] = weighted_mean(-old_ratio, weight)
     metrics['clipfrac'] = clipfrac(log_ratio, weight, numbers.clip_ratio, high)
     if loss.measure_kl:
-        metrics |= of_ratios(old_ratio, weight)
+        metrics |= ratio_metrics(old_ratio, weight)
     return metrics
 
 

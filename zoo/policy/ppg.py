@@ -74,11 +74,11 @@ def aux_step(
     """
     output, minibatch = loss.forward(model, 'compute_aux', minibatch)
     auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
-    value_loss, of_value = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
+    value_loss, value_metrics = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
     total = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
     return {
         'auxiliary_loss': auxiliary_loss.detach(),
-        'aux_value_loss': of_value['value_loss'],
+        'aux_value_loss': value_metrics['value_loss'],
         'behavioral_cloning_loss': cloning_loss.detach(),
         'aux_grad_norm': descend(optimizers, total, numbers.grad_clip),
     }

@@ -68,10 +68,10 @@ def ppo_step(
     columns = extra_columns(model, optimizers, minibatch, loss)
     output, minibatch = loss.forward(model, 'compute_actor_critic', minibatch)
     policy, metrics = policy_terms(dist, output, minibatch | columns, loss, numbers)
-    value, of_value = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
+    value, value_metrics = value_loss_terms(output, minibatch, loss.value_loss, numbers.clip_ratio)
     total = added(policy, numbers.value_weight, value)
     grad_norm = descend(optimizers, total, numbers.grad_clip)
-    return {**metrics, **of_value, 'grad_norm': grad_norm}
+    return {**metrics, **value_metrics, 'grad_norm': grad_norm}
 
 
 @partial(GradientStep, kind='POLICY', prepare=with_log_old, summarise=step_summary)

@@ -18,8 +18,8 @@ from zoo.rl_utils.ppo import (
     clip,
     clipfrac,
     loss_mean,
-    of_ratios,
     policy_loss,
+    ratio_metrics,
     value_loss_of,
     weighted_mean,
     zeroed,
@@ -299,7 +299,7 @@ def policy_terms_by_kernel(
     if loss_spec.measure_kl:
         with torch.no_grad():
             log_ratio = dist.log_prob(logit, action) - dist.log_prob(logit_old, action)
-        metrics |= of_ratios(zeroed(log_ratio, weight), weight)
+        metrics |= ratio_metrics(zeroed(log_ratio, weight), weight)
     return loss, metrics
 
 

@@ -111,7 +111,7 @@ def ratio_of(log_ratio: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def of_ratios(log_ratio: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+def ratio_metrics(log_ratio: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
     """The metrics kl, the weighted mean of r - 1 - log r, and ratio_max, the largest r with a weight: [..., N] -> [...]."""
     ratio = ratio_of(log_ratio)
     kl = weighted_mean(ratio - 1 - log_ratio, weight)

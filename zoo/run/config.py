@@ -35,7 +35,7 @@ from zoo.core.errors import join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances
-from zoo.policy.config import PolicyConfig, of_today
+from zoo.policy.config import PolicyConfig, migrate_old_keys
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
 from zoo.run.checkpoint import check_config_size, leaf_values
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout
@@ -382,7 +382,7 @@ def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     data = plain(config)
     if not {'max_env_step', 'policy', 'env'} <= data.keys():
         return data
-    of_today(data['policy'])
+    migrate_old_keys(data['policy'])
     names = ((POLICY_REGISTRY, 'policy'), (MODEL_REGISTRY, 'policy.model'), (BUFFER_REGISTRY, 'buffer'))
     for registry, path in names:
         name = value_at(data, f'{path}.type')
@@ -414,7 +414,7 @@ def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
     translated to those of today.
     """
     data = plain(config)
-    of_today(data['policy'])
+    migrate_old_keys(data['policy'])
     for line in _lines(data):
         if line.get('over') == data.get('max_env_step'):
             line['over'] = None

@@ -17,7 +17,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
     ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
-    ('off_policy_correction', 'VTrace', lambda policy: of_correction(policy, 'estimator') is not None),
+    ('off_policy_correction', 'VTrace', lambda policy: part_of_correction(policy, 'estimator') is not None),
     ('reward_norm', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
     ('value_norm', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
@@ -51,7 +51,7 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
     return (*found, *(make_component(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
 
 
-def of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
+def part_of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
     """The proximal policy or estimator that policy.learn.correction uses in place of the config's; None: it uses none."""
     spec = policy.cfg.learn.correction
     if name_of(spec) == 'none':
@@ -61,7 +61,7 @@ def of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
 
 def _proximal(policy: Owner) -> str:
     """Name of the proximal policy: that of the correction if it has one, else policy.learn.proximal."""
-    return name_of(of_correction(policy, 'proximal') or policy.cfg.learn.proximal)
+    return name_of(part_of_correction(policy, 'proximal') or policy.cfg.learn.proximal)
 
 
 def _chooses_memory(policy: Owner) -> bool:

@@ -29,7 +29,7 @@ class Objective:
     """The losses of a policy, and the current weights of its penalties.
 
     Args: cfg: the resolved section `policy.learn`.
-    Attributes: weights: of the penalties now; common: for each penalty, the options that all penalties have; surrogate_said:
+    Attributes: weights: of the penalties now; common: for each penalty, the options that all penalties have; surrogate_label:
       the surrogate, in words of the config.
     """
 
@@ -38,9 +38,9 @@ class Objective:
         self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
         if is_kl:
-            self.surrogate_said = "policy_loss 'kl'"
+            self.surrogate_label = "policy_loss 'kl'"
         else:
-            self.surrogate_said = f'surrogate {self.surrogate.name!r}'
+            self.surrogate_label = f'surrogate {self.surrogate.name!r}'
         self._changes_value = cfg.value_norm or cfg.baseline == 'none'
         self.value_loss = make_component(VALUE_LOSS_REGISTRY, cfg.value_loss)
         self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)

@@ -16,7 +16,7 @@ from zoo.config.section import value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
-from zoo.policy.options import Estimated, Owner, UpdateOption, of_correction
+from zoo.policy.options import Estimated, Owner, UpdateOption, part_of_correction
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
@@ -119,7 +119,7 @@ def vtrace(
     return Correction(proximal={'type': 'recent', 'rho_max': rho_max}, estimator=estimator)
 
 
-STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
+UNBOUNDED_SURROGATES = ('none', 'a2c', 'awr', 'cispo')
 """Surrogates whose gradient never stops, however far the policy moves."""
 
 
@@ -138,16 +138,16 @@ class ProximalPolicy(UpdateOption):
                     'the KL from the policy that acted: the age of samples would count as a change of the policy; use target_kl '
                     'null'
                 )
-        elif objective.surrogate.name in STAYS_NEAR_NOTHING:
+        elif objective.surrogate.name in UNBOUNDED_SURROGATES:
             yield (
-                f'policy.learn.proximal is {name_of(learn.proximal)!r} but {objective.surrogate_said} keeps no step near '
+                f'policy.learn.proximal is {name_of(learn.proximal)!r} but {objective.surrogate_label} keeps no step near '
                 "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
             )
 
     def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._policy = policy
         learn = policy.cfg.learn
-        meant = of_correction(policy, 'proximal')
+        meant = part_of_correction(policy, 'proximal')
         if meant is not None and learn.proximal not in PLAIN_PROXIMAL:
             name = name_of(learn.proximal)
             raise UserError(
@@ -247,7 +247,7 @@ class VTrace(UpdateOption):
         self._policy = policy
         learn = policy.cfg.learn
         given = policy.cfg.collect.estimator
-        meant = of_correction(policy, 'estimator')
+        meant = part_of_correction(policy, 'estimator')
         if given not in PLAIN_ESTIMATOR:
             raise UserError(
                 f'policy.learn.correction is {name_of(learn.correction)!r}, which is estimator {meant["type"]!r} with the '

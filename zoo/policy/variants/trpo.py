@@ -94,9 +94,9 @@ class TRPOPolicy(ActorCriticPolicy):
         for plan in self.passes.over(batch, 1, batch_size=None):
             self.passes.take(self._step, [self.optimizers['actor']], plan, self.loss, numbers)
         metrics = self._policy_metrics(batch, self.passes.trained(), self._step, numbers)
-        of_critic = numbers._replace(value_weight=1.0)
+        critic_numbers = numbers._replace(value_weight=1.0)
         for plan in self.passes.over(batch, self.cfg.learn.epoch_per_collect, self.cfg.learn.batch_size):
-            self.passes.take(self.value_step, [self.optimizers['critic']], plan, self.loss, of_critic)
+            self.passes.take(self.value_step, [self.optimizers['critic']], plan, self.loss, critic_numbers)
         metrics |= self.passes.trained().metrics
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)

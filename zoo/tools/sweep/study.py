@@ -23,7 +23,7 @@ from zoo.config.section import value_at
 from zoo.config.user_code import is_in_file, split_name
 from zoo.core.errors import RunError, UserError, missing_extra
 from zoo.core.files import open_without_link, refuse_failure
-from zoo.policy.config import of_today
+from zoo.policy.config import migrate_old_keys
 from zoo.tools.sweep.plan import Plan
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class Study:
         if stored is None:
             study.set_user_attr('sweep', wanted)
             return study
-        of_today(value_at(stored, 'config.policy'))
+        migrate_old_keys(value_at(stored, 'config.policy'))
         self.moved = dict(_moved_names(stored, wanted))
         differences = list(_differences(_renamed(stored, self.moved), wanted, self._plan.defaulted))
         if differences:
