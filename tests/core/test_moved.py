@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from zoo.core.moved import MOVED, NAMES
+from zoo.core.moved import GONE, MOVED, NAMES
 
 OLD_NAMES = [
     (module, word.partition('=')[0], home, word.partition('=')[2] or word)
@@ -54,7 +54,26 @@ def test_wrong_name_of_a_module_with_old_names_is_refused(module: str) -> None:
         getattr(old, f'{name}s')
 
 
-@pytest.mark.parametrize('module', NAMES)
+@pytest.mark.parametrize(('module', 'name'), [(module, name) for module, names in GONE.items() for name in names])
+def test_name_that_no_other_has_now_is_refused_with_what_takes_its_place(module: str, name: str) -> None:
+    old = importlib.import_module(module)
+    with pytest.raises(AttributeError) as error:
+        getattr(old, name)
+    assert str(error.value) == f'{module}.{name} is gone; use {GONE[module][name]} instead'
+    assert not hasattr(old, 'nonexistent') and hasattr(old, '__doc__')
+
+
+def test_what_takes_the_place_of_names_that_are_gone_exists() -> None:
+    from zoo.core.registry import TOOL_REGISTRY
+    from zoo.policy.sequences import sequences
+    from zoo.policy.slots import Entries, UpdateSlots
+
+    assert {'stop_after', 'renew', 'entries'} <= set(UpdateSlots.__annotations__)
+    assert inspect.signature(sequences).return_annotation == Entries.__name__
+    assert 'export_policy' in TOOL_REGISTRY.names()
+
+
+@pytest.mark.parametrize('module', [*NAMES, *GONE])
 def test_module_with_old_names_has_its_source(module: str) -> None:
     old = importlib.import_module(module)
     assert inspect.getsource(old).startswith('"""')

@@ -30,11 +30,12 @@ def lazy_names(
 
             close = [do for do, others in hints.items() if name in others.split()] or closest(name, home)
             names = sorted(home, key=lambda each: (each.isupper(), each[0].isupper(), each))  # functions first
+            words = ''
             if close:
-                words = f'did you mean {" or ".join(close)}?'
-            else:
-                words = f'it has {", ".join(names)}'
-            raise AttributeError(f'module {package} has no attribute {name!r}; {words}')
+                words = f'; did you mean {" or ".join(close)}?'
+            elif names:
+                words = f'; it has {", ".join(names)}'
+            raise AttributeError(f'module {package} has no attribute {name!r}{words}')
         module = importlib.import_module(home[name][0])
         if home[name][1]:
             found = getattr(module, home[name][1])

@@ -89,13 +89,32 @@ MOVED = {
 
 
 NAMES = {
+    'zoo.backend.executor': {'zoo.backend.step': 'Numbers=StepNumbers'},
     'zoo.backend.trace': {'zoo.backend.choose': 'missing_compiler'},
     'zoo.core.data': {
         'zoo.env.interface': 'BlockField StepBlock StepRow',
         'zoo.policy.sequences': 'begins_of replace_rows',
     },
-    'zoo.env.rules': {'zoo.env.readers': 'BinaryReader ByteReader DictReader IndexReader MaskReader obs_reader'},
-    'zoo.env.vector': {'zoo.env.rules': 'NextStep'},
+    'zoo.core.lazy': {'zoo.core.moved': 'MOVED MovedModules'},
+    'zoo.core.registry': {'zoo.core.errors': 'closest did_you_mean'},
+    'zoo.env.errors': {
+        'zoo.env.calls': 'CALLS CONSTRUCTION_CALLS CallRecord env_call locate',
+        'zoo.env.closing': 'MIN_CLOSE_S close_in_time',
+        'zoo.env.infos': 'BROKEN RAW RAW_END RAW_REWARD',
+        'zoo.env.restarts': 'CONSTRUCTION N_LOGGED RESET Restarts',
+        'zoo.env.seeded': 'Seeds restart_seed seeds_of',
+        'zoo.env.validation': (
+            'FLAGS RAW_ERRORS RESET_DO STEP_DO action_of as_flag bad_obs check_n_action check_obs check_result check_spaces '
+            'checked_call entries_of fits flag_array lost_mask_error n_action not_finite_error raise_if_broken '
+            'raise_if_contract shapes_error'
+        ),
+    },
+    'zoo.env.rules': {
+        'zoo.env.readers': (
+            'BinaryReader ByteReader DictReader FinalReader=ArrayReader IndexReader MaskReader obs_reader'
+        )
+    },
+    'zoo.env.vector': {'zoo.env.rules': 'NextStep', 'zoo.env.vector': 'RowVectorEnv=VectorEnv'},
     'zoo.model.actor_critic': {
         'zoo.model.config': 'PPGConfig=PPGModelConfig',
         'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC with_memory',
@@ -121,25 +140,34 @@ NAMES = {
     },
     'zoo.rl_utils.update_rules': {
         'zoo.rl_utils.optimizer': (
-            'FIRST_SCALE MIN_SCALE Mechanics N_GOOD_STEPS RuleOptimizer=FlatOptimizer first_values limited moved '
+            'FIRST_SCALE MIN_SCALE Mechanics N_GOOD_STEPS Own RuleOptimizer=FlatOptimizer first_values limited moved '
             'scaled_backward'
         )
     },
 }
 """Module -> the names that it had, by the modules that have them now, in the form of `lazy_names`."""
 
+GONE = {
+    'zoo.core.registry': {'tool': 'zoo.core.registry.TOOL_REGISTRY.get(name)'},
+    'zoo.policy.options.passes': {
+        'InterruptedPasses': 'the slots stop_after and renew of an update, see zoo.policy.slots'
+    },
+    'zoo.policy.sequences': {'learn_in_sequences': 'update.entries.fill(option, zoo.policy.sequences.sequences(cfg))'},
+}
+"""Module -> the names that it had and that no other has now, with what takes their place."""
+
 
 class MovedModules(MetaPathFinder, Loader):
     """Finds a module of `MOVED` under its old path: the import returns the module at the new path.
 
-    It also finds the modules of `NAMES`, and lets them have their old names.
+    It also finds the modules of `NAMES` and `GONE`, and lets them have their old names.
     """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of a module that has moved, or of one with old names; None for any other."""
-        if fullname in NAMES:
+        if fullname in NAMES or fullname in GONE:
             specs = (finder.find_spec(fullname, path) for finder in sys.meta_path if finder is not self)
             spec = next((spec for spec in specs if spec is not None), None)
             if spec is not None and spec.loader is not None:
@@ -178,7 +206,7 @@ class MovedModules(MetaPathFinder, Loader):
 
 
 class _LoaderWithNames(Loader):
-    """Loads a module of `NAMES` by another loader; its old names are imported at first use."""
+    """Loads a module of `NAMES` or `GONE` by another loader; its old names are imported at first use."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader  # modules in a zip file share theirs, so it stays unmodified
@@ -187,8 +215,7 @@ class _LoaderWithNames(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        old_names = lazy_names(module.__name__, NAMES[module.__name__])
-        vars(module)['__getattr__'], vars(module)['__dir__'], _ = old_names
+        _add_old_names(module)
         self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> Any:  # source, data and resources of the module
@@ -197,7 +224,23 @@ class _LoaderWithNames(Loader):
         return getattr(self._loader, name)
 
 
+def _add_old_names(module: ModuleType) -> None:
+    """Lets a module of `NAMES` have its old names; those of `GONE` get an error that says what takes their place."""
+    package = module.__name__
+    find, names, _ = lazy_names(package, NAMES.get(package, {}))
+    gone = GONE.get(package, {})
+
+    def find_or_refuse(name: str) -> Any:
+        if name in gone:
+            raise AttributeError(f'{package}.{name} is gone; use {gone[name]} instead')
+        return find(name)
+
+    vars(module)['__getattr__'] = find_or_refuse
+    vars(module)['__dir__'] = names
+
+
 def keep_old_paths() -> None:
-    """Lets old paths be imported; `zoo` calls this once, before it imports any module that has them."""
+    """Lets old paths be imported; `zoo` calls this once, before it imports any module that has them but zoo.core.lazy."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedModules())
+        _add_old_names(sys.modules['zoo.core.lazy'])
