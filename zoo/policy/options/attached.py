@@ -95,13 +95,14 @@ class SamplesView(View):
 
     def __init__(self, option: UpdateOption, policy: Any, update: UpdateBuilder) -> None:
         self.__dict__.update(_option=option, _policy=policy, _update=update)
+        self.__dict__['_warned_of_inputs'] = False
 
     def _find(self, name: str) -> Any:
         samples = vars(self._policy).get('samples')
         if samples is not None:
             return getattr(samples, name)
         if name == 'inputs':
-            warn_of_slot(self._option, 'samples.inputs', 'inputs', level=4)
+            self._warn_of_inputs(level=5)
             return self._update.inputs
         if name in SAMPLE_SLOTS:
             return getattr(self._update, SAMPLE_SLOTS[name]).value
@@ -119,10 +120,16 @@ class SamplesView(View):
             entries = self._update.entries.value._replace(**{ENTRY_FIELDS[name]: value})
             self._update.entries.fill(self._option, entries)
         elif name == 'inputs':
-            warn_of_slot(self._option, 'samples.inputs', 'inputs')
+            self._warn_of_inputs(level=4)
             self._update.inputs[:] = value
         else:
             raise UserError(NO_SLOT.format(title=self._option.title, name=f'policy.samples.{name}'))
+
+    def _warn_of_inputs(self, level: int) -> None:
+        """Warns once for each option, which may read the list and then set a longer one."""
+        if not self._warned_of_inputs:
+            self.__dict__['_warned_of_inputs'] = True
+            warn_of_slot(self._option, 'samples.inputs', 'inputs', level)
 
     def estimate_by(self, spec: str | Mapping[str, Any]) -> None:
         """Uses another estimator of advantages."""
