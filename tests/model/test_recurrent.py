@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from zoo.model.config import CellName
 from zoo.model.recurrent import CELLS, GRU, LSTM, MAX_LANES, PIECE, Cell, Core, Lanes, MinGRU, Resets
 
 cells = pytest.mark.parametrize('cell', CELLS)
@@ -180,6 +183,10 @@ def test_the_initial_state_is_zeros_of_each_layer_and_the_type_of_the_parameters
 
 # 32 inputs, 64 units; lstm: 4 gates with inputs, state, bias; gru: 3 gates with two biases; mingru: 2 gates without state
 SIZES = {'lstm': 4 * 64 * (32 + 64 + 1), 'gru': 3 * 64 * (32 + 64 + 2), 'mingru': 2 * 64 * (32 + 1)}
+
+
+def test_cells_are_those_that_the_config_names() -> None:
+    assert tuple(CELLS) == get_args(CellName)
 
 
 @cells

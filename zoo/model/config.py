@@ -17,6 +17,8 @@ from zoo.model.layers import Activation, Width
 Arch = Literal['dual', 'detach', 'shared']
 """'dual': the critic is a separate network; 'detach': a head on the actor's network, which its gradient does not enter;
 'shared': a head on the actor's network, which its gradient enters."""
+CellName = Literal['lstm', 'gru', 'mingru']
+"""Names of the recurrent cells; `CELLS` in zoo/model/recurrent.py has their classes."""
 OF_DISTRIBUTION = (
     'log_std_init',
     'log_std_max',
@@ -31,9 +33,7 @@ OF_DISTRIBUTION = (
 class RecurrentConfig(Section):
     """Section `policy.model.recurrent`."""
 
-    cell: Literal['lstm', 'gru', 'mingru'] = Field(
-        'lstm', description="kind of memory; 'mingru' runs over a sequence in parallel"
-    )
+    cell: CellName = Field('lstm', description="kind of memory; 'mingru' runs over a sequence in parallel")
     hidden_size: int = Field(
         64, ge=1, le=1_000_000, description='numbers that a layer remembers, and its features; 64 to 512'
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space
 from zoo.model.actor_critic import PPG, VAC, Networks
-from zoo.model.config import ActorCriticConfig, PPGModelConfig, VACConfig
+from zoo.model.config import ActorCriticConfig, CellName, PPGModelConfig, VACConfig
 from zoo.model.layers import ValueHead
 from zoo.rl_utils.gae import linear_scan
 
@@ -100,7 +101,15 @@ class Lanes:
 
 
 class Cell(nn.Module, ABC):
-    """One layer of memory over features [.., n_in]; its state is one row of numbers, [B, n_state]."""
+    """One layer of memory over features [.., n_in]; its state is one row of numbers, [B, n_state].
+
+    `Core` makes each cell of `CELLS` as `cls(n_in, n_hidden)`: a subclass has a constructor with these two arguments, which
+    gives this one the number of gates and the size of the state, and sets initial values of weight_x. A state of zeros is
+    that at the start of an episode.
+
+    Args: n_in: width of its inputs; n_hidden: width of its features; n_gate: gates, each with n_hidden rows of weight_x and bias;
+      n_state: numbers of one env's state.
+    """
 
     def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
         super().__init__()
@@ -257,7 +266,8 @@ class MinGRU(Cell):
         return feature, feature[-1]
 
 
-CELLS: dict[str, type[LSTM] | type[GRU] | type[MinGRU]] = {'lstm': LSTM, 'gru': GRU, 'mingru': MinGRU}
+CELLS: dict[CellName, Callable[[int, int], Cell]] = {'lstm': LSTM, 'gru': GRU, 'mingru': MinGRU}
+"""Classes of cells, (n_in, n_hidden) -> cell, by the name that `policy.model.recurrent.cell` gives them."""
 
 
 class Core(nn.Module):
@@ -268,7 +278,7 @@ class Core(nn.Module):
 
     value_gain: ClassVar[float] = 1.0
 
-    def __init__(self, n_in: int, cell: str = 'lstm', hidden_size: int = 64, n_layer: int = 1) -> None:
+    def __init__(self, n_in: int, cell: CellName = 'lstm', hidden_size: int = 64, n_layer: int = 1) -> None:
         super().__init__()
         widths = [n_in, *[hidden_size] * (n_layer - 1)]
         self.layers = nn.ModuleList([CELLS[cell](n, hidden_size) for n in widths])

@@ -11,14 +11,18 @@ from zoo.core.data import STATE_COLUMNS, Columns, first_leaf, leaves, map_tensor
 from zoo.core.errors import UserError
 
 KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
+"""Columns that the memory keeps of a batch: all that an auxiliary phase reads of it."""
 
 
 class AuxMemory:
-    """Block for `n_part` batches on their device, allocated at the first one; each auxiliary phase empties it.
+    """Memory of the batches since the last auxiliary phase, at most `n_part`; the end of a phase empties it.
 
-    Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
-    Between two phases it grows only after a resume with other rollouts than before.
-    Attributes: n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
+    The rows are in one block on the device of the first batch, allocated when that batch comes, with room for n_part batches
+    of its size. Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row for
+    returns, and 4 for weights. It is allocated again, larger, only if later batches are larger, as after a resume with
+    longer rollouts, or if they have weights and the first had none.
+    Attributes: n_row: rows (or sequences) in the block; n_filled: batches that these rows are of; n_since_phase: batches that
+      count towards the next auxiliary phase.
     """
 
     def __init__(self, n_part: int) -> None:
@@ -45,7 +49,8 @@ class AuxMemory:
                 'each learn_mode.forward(), it empties the memory when the phase is due'
             )
         self._take(part, 1, first_leaf(part).device)
-        self.n_since_phase = self.n_filled  # batches that were dropped for their form do not count
+        # not += 1: after a resume it also counts batches of the checkpoint, which may have been dropped since
+        self.n_since_phase = self.n_filled
 
     def end_phase(self) -> None:
         """Called after an auxiliary phase: removes all rows; the block stays allocated."""

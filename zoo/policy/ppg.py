@@ -152,7 +152,8 @@ class PPGPolicy(ActorCriticPolicy):
     def _forward_learn(self, batch: Columns) -> Metrics:
         """One iteration of the policy phase and, after N_pi of them, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
 
-        The run calls this once per rollout, and a resume goes on between any two calls, so N_pi is counted by the memory.
+        The run calls this once per batch: a rollout, or a draw from a buffer. A run may be resumed between any two calls, so the
+        memory counts the batches up to N_pi.
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
         parts = self._begin_parts(batch)
@@ -285,7 +286,7 @@ class PPGPolicy(ActorCriticPolicy):
             self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # rows (or sequences) of a minibatch
-        # in value and auxiliary phase
+        # factor of the critic's loss in the value phase and in the auxiliary phase; published: 1
         if cfg.value_weight is None:
             self._value_weight = 1.0
         else:
