@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -209,6 +212,57 @@ def anchors(page: Path) -> set[str]:
 def test_page_code_is_that_of_an_example(page: Path) -> None:
     for block in code_blocks(page):
         assert any(block in example for example in EXAMPLES.values()), f'no file of examples/ has:\n{block}'
+
+
+def indented_programs(page: Path) -> list[str]:
+    """The blocks of a page that are indented, not fenced, and begin with an import."""
+    blocks = re.findall(r'(?:^    .*\n)+', prose(page), re.MULTILINE)
+    return [textwrap.dedent(block) for block in blocks if re.match(r'    (?:from|import) \w', block)]
+
+
+@pages
+def test_page_without_fences_has_no_program_that_no_test_runs(page: Path) -> None:
+    assert page.name == 'tutorial.md' or indented_programs(page) == []
+
+
+def output_of(code: str, tail: str, folder: Path) -> Any:
+    """Imports code as a module `page`, and runs further lines; returns what they print, as JSON."""
+    (folder / 'page.py').write_text(code)
+    (folder / 'run.py').write_text(f'import json\n\nimport page\nfrom zoo import serial_pipeline\n\n{tail}')
+    done = run_python(folder / 'run.py', cwd=folder, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+TRAIN_POLICIES = """
+found = {}
+for name in ('my_ppo', 'limited_ppo', 'my_pg'):
+    policy = dict(type=name, collect=dict(n_step=64), learn=dict(batch_size=64))
+    logger = dict(console='off', tensorboard=False, freq=1)
+    config = dict(max_env_step=512, env=dict(id='CartPole-v1', collector_env_num=4), policy=policy, logger=logger)
+    result = serial_pipeline(config, run_dir=name)
+    lines = [json.loads(line) for line in open(f'{name}/metrics.jsonl')]
+    missing = set(result.policy.learn_mode.monitor_vars()) - {key.partition('/')[2] for line in lines for key in line}
+    found[name] = [result.train_iter, sorted(missing)]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.long
+def test_policies_of_their_page_train_and_have_the_metrics_that_they_name(tmp_path: Path) -> None:
+    code = '\n\n'.join(code_blocks(DOCS / 'your_policy.md'))
+    found = output_of(code, TRAIN_POLICIES, tmp_path)
+    # 2 rollouts of 4 * 64 rows, in minibatches of 64: 4 gradient steps a pass, and PPO makes 4 passes
+    assert found == {'my_ppo': [32, []], 'limited_ppo': [32, []], 'my_pg': [32, []]}
+
+
+@pytest.mark.long
+def test_python_code_of_the_tutorial_trains_and_acts(tmp_path: Path) -> None:
+    surrogate, program = code_blocks(DOCS / 'tutorial.md'), indented_programs(DOCS / 'tutorial.md')
+    assert len(surrogate) == len(program) == 1
+    logger = "page.config['logger'] = dict(console='off', tensorboard=False)"
+    train = "serial_pipeline({**page.config, 'max_env_step': 2_048}, run_dir='first')"
+    assert output_of(surrogate[0], f'{logger}\n{train}\n{program[0]}\nprint(int(action))', tmp_path) in (0, 1)
 
 
 @pages
