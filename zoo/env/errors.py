@@ -60,6 +60,10 @@ class UnsupportedEnvError(EnvError, UserError):
     """An env whose spaces zoo does not know, or that lacks the vectorization or autoreset mode of the config."""
 
 
+class SeveralAgentsError(UnsupportedEnvError):
+    """An env has several agents where one is wanted."""
+
+
 class EnvSettingError(UnsupportedEnvError):
     """A value of env.schedule or env.reset_options that the envs do not take.
 

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.core.errors import show_error
 from zoo.env.adapter import check_limits, creator_of, takes_keyword, takes_optional_seed
-from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
+from zoo.env.errors import SeveralAgentsError, EnvKwargsError, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, OwnVector
 
 VectorEnv = gymnasium.vector.VectorEnv
@@ -85,6 +85,15 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
     return None
 
 
+def has_several_agents(env: object) -> bool:
+    """Whether an env is one of several agents: of PettingZoo's interfaces, a game of OpenSpiel, or one that counts its agents."""
+    if hasattr(env, 'possible_agents') or (hasattr(env, 'agent_iter') and hasattr(env, 'last')):
+        return True
+    if hasattr(env, 'agents') and callable(getattr(env, 'observation_space', None)):
+        return True
+    return hasattr(env, 'new_initial_state') and hasattr(env, 'num_players')
+
+
 def check_one_vector(env: object, name: str) -> None:
     """Refuses vector and multi-agent envs, of any library, in place of a single env. Raises: UnsupportedEnvError."""
     kind = type(getattr(env, 'unwrapped', env)).__name__
@@ -93,11 +102,10 @@ def check_one_vector(env: object, name: str) -> None:
             f'env {name!r}: what was made is a vector of {env.num_envs} envs ({kind}), and zoo cannot tell its maker how '
             f'many it needs; give that an argument num_envs, as in `def make(num_envs, ...)`.'
         )
-    if hasattr(env, 'possible_agents') or hasattr(env, 'agents') and callable(getattr(env, 'observation_space', None)):
-        raise UnsupportedEnvError(
-            f'env {name!r}: {kind} is a multi-agent env (as of PettingZoo), and zoo trains one agent in each env; show it '
-            'as a gymnasium.Env of one agent, or, where all agents share one policy, as a gymnasium.vector.VectorEnv in '
-            'which each agent is one of num_envs (docs/your_env.md).'
+    if has_several_agents(env):
+        raise SeveralAgentsError(
+            f'env {name!r}: {kind} is an env of several agents, and this takes one of a single agent; train in it by '
+            '`zoo train` or serial_pipeline, whose section agents says which policies act (docs/agents.md).'
         )
     if hasattr(env, 'num_envs') and hasattr(env, 'step_wait') and hasattr(env, 'step_async'):
         raise UnsupportedEnvError(

@@ -201,7 +201,7 @@ def seeds_constructor(cfg: EnvConfig) -> bool:
 def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     """One env without the wrappers that zoo puts around it. seed: for its constructor, if `seeds_constructor`."""
     name = env_name(cfg)
-    made = _call_maker(cfg, name, seed)
+    made = make_source(cfg, name, seed)
     is_of_gymnasium = isinstance(made, gymnasium.Env)
     env = made
     if not isinstance(env, gymnasium.Env):
@@ -228,8 +228,8 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     return env
 
 
-def _call_maker(cfg: EnvConfig, name: str, seed: int | None) -> Any:
-    """Calls the source of the env. Returns: an env of gymnasium, or one of another library."""
+def make_source(cfg: EnvConfig, name: str, seed: int | None = None) -> Any:
+    """Calls the source of an env. Returns: an env of gymnasium, or one of another library, without any wrapper of zoo."""
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
@@ -278,6 +278,9 @@ def env_name(cfg: EnvConfig) -> str:
     maker = cfg.id
     if isinstance(maker, partial):
         maker = maker.func
+    named = getattr(maker, 'env_name', None)
+    if isinstance(named, str):
+        return named
     return f'{getattr(maker, "__module__", "?")}:{getattr(maker, "__qualname__", repr(maker))}'
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from zoo.agents.config import AgentsConfig
 from zoo.buffer.base import BufferConfig
 from zoo.cluster.config import ClusterConfig
 from zoo.config.components import component_of, components_of
@@ -107,6 +108,7 @@ class JobConfig(Section):
         "'module:function' or 'path/file.py:function'; the first that holds ends it",
     )
     env: EnvConfig
+    agents: AgentsConfig
     policy: PolicyConfig
     buffer: BufferConfig
     checkpoint: CheckpointConfig

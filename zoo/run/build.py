@@ -103,8 +103,9 @@ def make_parts(
     eager_only = _reason_for_eager_steps(configs, policy, gradient_readers)
     run_id = uuid4().hex[:12]  # the name of this run in the engine that carries the runners
     engine = _make_engine(cfg, run_id, len(configs), undo)
-    if cfg.env.check:
-        zoo.env.check_env(cfg.env, before_run=True)
+    section = roster.env(cfg.env)
+    if section.check:
+        zoo.env.check_env(section, before_run=True)
     device = str(device_of(cfg.policy.device))
     if policy is not None:
         device = str(policy.device)
@@ -112,9 +113,9 @@ def make_parts(
     first_env = ranks.rank * cfg.env.collector_env_num
     envs: list[Any] = []
     if engine is None:
-        groups = make_env_groups(cfg.env, device, restarts, first_env if ranks.size > 1 else None, cfg.seed)
+        groups = make_env_groups(section, device, restarts, first_env if ranks.size > 1 else None, cfg.seed)
         envs = [undo.enter_context(closing(env)) for env in groups]
-    eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
+    eval_envs = _make_evaluation_envs(cfg, undo, device, restarts, roster)
     example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
     problem = memory_problem(cfg, example.obs_space)
     if problem:
@@ -480,7 +481,9 @@ def warn_of_far_actions(cfg: JobConfig, policy: Policy) -> None:
         logger.warning('env %r: %s.', env_name(cfg.env), bounds.sentence())
 
 
-def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
+def _make_evaluation_envs(
+    cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts, roster: Roster
+) -> dict[str, AnyVectorEnv]:
     """Makes the envs of all evaluations, by name, the main one (MAIN) first. Sections unlike cfg.env are checked before."""
     n_episode = cfg.policy.eval.n_episode
     sections = evaluation_envs(cfg)
@@ -488,12 +491,12 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
     for section in sections.values():
         if section.check and section not in checked:
             checked.append(section)
-            zoo.env.check_env(section)
+            zoo.env.check_env(roster.env(section))
     envs: dict[str, AnyVectorEnv] = {}
     for name, section in sections.items():
         n_env = min(section.evaluator_env_num, n_episode)
         with naming_section(cfg, name):
-            env = make_vector_env(section, n_env, device=device, restarts=restarts, seed=cfg.seed)
+            env = make_vector_env(roster.env(section), n_env, device=device, restarts=restarts, seed=cfg.seed)
         envs[name] = undo.enter_context(closing(env))
     return envs
 

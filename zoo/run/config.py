@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
+from zoo.agents.config import AgentsConfig
 from zoo.cluster.config import ClusterConfig
 from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import (
@@ -239,6 +240,7 @@ def _job_section(policy: type[Section], buffer: type[Section]) -> type[JobConfig
         'JobConfig',
         __base__=JobConfig,
         env=(EnvConfig, {}),
+        agents=(AgentsConfig, {}),
         policy=(policy, {}),
         buffer=(buffer, {}),
         checkpoint=(CheckpointConfig, {}),

@@ -9,12 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from zoo.agents.config import AgentsConfig
 from zoo.config.components import section_of
 from zoo.core.data import Metrics, Rollout
 from zoo.core.errors import CallbackError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.timer import Timer
+from zoo.env.errors import SeveralAgentsError
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
@@ -74,8 +76,19 @@ class SerialJob(RunView):
         self.leads = ranks.rank == 0
         self.is_alone = ranks is ALONE
         with ExitStack() as undo:  # closes what was made if the rest fails
-            self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo, self.roster())
-            self.parts = run.make(policy, model, run_dir)
+
+            def build(roster: Roster) -> RunBuilder:
+                run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo, roster)
+                self.parts = run.make(policy, model, run_dir)
+                return run
+
+            try:
+                self._run = run = build(self.roster())
+            except SeveralAgentsError:
+                from zoo.run.agents_roster import AgentsRoster
+
+                undo.close()
+                self._run = run = build(AgentsRoster(cfg))
             self.learners = self.parts.learners
             self._first = self.learner = self.parts.first
             self.collector = self.parts.collector
@@ -88,7 +101,11 @@ class SerialJob(RunView):
 
     def roster(self) -> Roster:
         """The roster of the run: its learners, and how they share its envs."""
-        return ONE_LEARNER
+        if self.cfg.agents == AgentsConfig():
+            return ONE_LEARNER
+        from zoo.run.agents_roster import AgentsRoster  # few runs have several agents
+
+        return AgentsRoster(self.cfg)
 
     def start(self) -> None:
         """Tells the observers, once, that the run begins; the first iteration calls it if nobody has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zoo.core.spaces import Space
-from zoo.env import AnyVectorEnv
+from zoo.env import AnyVectorEnv, EnvConfig
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
@@ -40,6 +40,10 @@ class Roster:
     def spaces(self, name: str, env: AnyVectorEnv) -> tuple[Space, Space]:
         """The observation space and the action space of a learner's policy."""
         return env.obs_space, env.action_space
+
+    def env(self, section: EnvConfig) -> EnvConfig:
+        """The section from which envs of the run are made, for that section of the config."""
+        return section
 
     def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
         """Raises: UserError if the policies do not fit an evaluation env. Args: where: the config section that names it."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Finals, Rollout, State, final_rows, first_leaf, leaves, map_tensors
+from zoo.core.data import Finals, Rollout, State, Timestep, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
 from zoo.policy.sequences import EpisodicActing
 from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
+
+R = TypeVar('R')
 
 
 class RolloutExtras(NamedTuple):
@@ -79,9 +81,13 @@ class Collector:
     @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
+        return self.timed(lambda: self._rollout(self.fill_block()))
+
+    def timed(self, collect: Callable[[], R]) -> R:
+        """Calls a function that collects, and adds the seconds that it took to `time`."""
         start = perf_counter()
         before = self.env_time
-        rollout = self._rollout(self.fill_block())
+        rollout = collect()
         env_time = self.env_time - before
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
@@ -133,16 +139,22 @@ class Collector:
             for env, start, observers in zip(envs, starts, each, strict=False)
         ]
 
-    def _rollout(self, extras: RolloutExtras) -> Rollout:
+    def n_transition(self) -> int:
+        """The env steps in the block: its rows but those that only reset an env."""
+        is_reset = self.block.steps.is_reset
+        n_row = self.block.steps.reward.numel()
+        if is_reset is None:
+            return n_row
+        return n_row - int(is_reset.sum())
+
+    def record(self, extras: RolloutExtras) -> Timestep:
+        """Adds the episodes of a rollout to the statistics; returns its steps, with the rows of broken episodes marked."""
         for envs in extras.fresh:
             self.episodes.drop(envs)
             self.mode.forget(envs)
-        obs = self.block.obs
-        infos = extras.infos
-        steps = self.block.steps._replace(info=infos)
+        steps = self.block.steps._replace(info=extras.infos)
         end = steps.terminated | steps.truncated
         is_reset = steps.is_reset
-        n_transition = end.numel() - (0 if is_reset is None else int(is_reset.sum()))
         if steps.raw_reward is None:
             reward = steps.reward
         else:
@@ -154,6 +166,14 @@ class Collector:
             from zoo.env.rules import mark_broken
 
             mark_broken(is_reset, end, steps.is_broken)
+        return steps
+
+    def _rollout(self, extras: RolloutExtras) -> Rollout:
+        n_transition = self.n_transition()
+        steps = self.record(extras)
+        obs = self.block.obs
+        infos = extras.infos
+        end = steps.terminated | steps.truncated
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
             from zoo.worker.info_columns import add_infos
@@ -204,8 +224,9 @@ class EnvGroup:
         self._observers = observers
         self._every = [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
-        if self.acting.state is not None:
+        if self.acting.state is not None and not hasattr(self.acting, 'restart_all'):
             self.acting = EpisodicActing(self.acting, block.steps)
+        if hasattr(self.acting, 'restart_all'):
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0

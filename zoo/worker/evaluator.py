@@ -35,6 +35,8 @@ class Evaluation(NamedTuple):
     """The evaluations of policy.eval.sets, by name."""
     learners: dict[str, Evaluation] = {}  # noqa: RUF012
     """The parts of the learners in this evaluation, by name, in a run with several policies."""
+    agents: dict[str, list[float]] = {}  # noqa: RUF012
+    """The returns of each agent, one per episode, where an env has several."""
 
     @property
     def n_cut(self) -> int:
@@ -99,6 +101,10 @@ class Evaluation(NamedTuple):
             'episode_cut': self.n_cut,
             **{name: mean for name, mean in means.items() if mean is not None},
         }
+        if self.agents:
+            found['team_return_mean'] = float(np.sum(list(self.agents.values()), 0).mean())
+            if len(self.agents) <= MOST_AGENTS:
+                found |= {f'agent/{name}/return_mean': float(np.mean(returns)) for name, returns in self.agents.items()}
         for name, evaluation in (*self.sets.items(), *self.learners.items()):
             found |= {f'{name}/{metric}': value for metric, value in evaluation.metrics().items()}
         return found
@@ -110,6 +116,7 @@ def episode_row(episode: int, return_: float, length: int, cut: bool, infos: Map
     return row | {f'info/{key}' if key in row else key: value for key, value in infos.items()}
 
 
+MOST_AGENTS = 16  # whose returns the log has one by one
 CHECK_EVERY = 1000  # steps; an env whose state is nan may never end its episode
 LONG = 10_000  # steps of an episode after which the log says that it continues; few tasks have longer episodes
 SAMPLING = 1 << 30  # child of an evaluation's seed for drawn actions; those of the envs have smaller numbers
@@ -170,7 +177,7 @@ class Evaluator:
 
         callback: called with the row of each episode when it ends, see `Evaluation.rows`.
         """
-        tally = _Tally(self._quota, self._limit, self._infos, callback)
+        tally = self._new_tally(callback)
         n_round = 0
         generator = torch.Generator().manual_seed(int(child_of(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
         while tally.n_left.any():  # a second time only after episodes were cut off: no env can be reset alone
@@ -195,8 +202,11 @@ class Evaluator:
             )
         return evaluation
 
+    def _new_tally(self, callback: EpisodeCallback | None) -> Tally:
+        return Tally(self._quota, self._limit, self._infos, callback)
+
     def _play(
-        self, seed: np.random.SeedSequence, generator: torch.Generator, tally: _Tally, stop: Callable[[], bool]
+        self, seed: np.random.SeedSequence, generator: torch.Generator, tally: Tally, stop: Callable[[], bool]
     ) -> bool:
         """Plays from a reset until each env had its share of episodes, or one was cut off; False if it was stopped."""
         n_env = self.env.n_env
@@ -230,7 +240,7 @@ class Evaluator:
             obs = timestep.obs
         return True
 
-    def _tell_of_long_episodes(self, tally: _Tally) -> None:
+    def _tell_of_long_episodes(self, tally: Tally) -> None:
         """Warns once of long episodes, since the run logs nothing else meanwhile."""
         n_long = np.count_nonzero(tally.plays & (tally.length > LONG - 2))
         if self._has_told or not n_long or self._limit is not None and self._limit <= LONG:
@@ -249,7 +259,7 @@ class Evaluator:
         )
 
 
-class _Tally:
+class Tally:
     """Counts the episodes of each env. Attributes [B]: n_left: episodes still wanted; plays: whether it plays; length: steps."""
 
     def __init__(
@@ -391,4 +401,5 @@ def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
         infos,
         {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
         {name: joined_evaluations([part.learners[name] for part in parts]) for name in parts[0].learners},
+        {name: [x for part in parts for x in part.agents[name]] for name in parts[0].agents},
     )

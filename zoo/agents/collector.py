@@ -1,0 +1,289 @@
+"""Collector of several policies, each of which acts for the rows of its agents in one set of envs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.agents.compaction import Pending, Steps, compacted, drop_pending, needs_compaction
+from zoo.agents.layout import REWARD, ROWS, Layout
+from zoo.agents.rows import ActionJoin, PolicyRows, outcomes, steps_of
+from zoo.backend.executor import Acting
+from zoo.core.data import Rollout, State, Timestep, map_tensors
+from zoo.core.spaces import Space
+from zoo.env import AnyVectorEnv
+from zoo.policy.modes import CollectMode
+from zoo.policy.sequences import replace_rows
+from zoo.worker.collector import Collector, RolloutExtras
+from zoo.worker.evaluator import MOST_AGENTS
+from zoo.worker.infos import NO_NUMBERS, InfoKeys
+
+N_RECENT = 100  # episodes over which the returns of agents are averaged for the log
+
+
+class JointActing:
+    """The policies of several agents, acting as one on blocks of tables; an `Acting`.
+
+    Args: tables: the block's observations, [T + 1, B, ...]; first: index of the first copy of the env in the run.
+    """
+
+    def __init__(
+        self, layout: Layout, modes: Mapping[str, CollectMode], join: ActionJoin, tables: Mapping[str, Any], first: int
+    ) -> None:
+        self._join = join
+        self._parts: dict[str, _PartActing] = {}
+        for name, mode in modes.items():
+            group = layout.group(name)
+            rows = PolicyRows(tables, group)
+            self._parts[name] = _PartActing(mode, rows, first * len(group.slots))
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """The outputs of each policy, by name."""
+        return {name: part.acting.output for name, part in self._parts.items()}
+
+    @property
+    def state(self) -> State:
+        """The recurrent states of the policies that have one, by name; None if none has."""
+        return {name: part.acting.state for name, part in self._parts.items() if part.has_state} or None
+
+    @property
+    def initial(self) -> dict[str, State]:
+        """The recurrent states of new episodes, by name."""
+        return {name: part.initial for name, part in self._parts.items()}
+
+    def begin(self) -> None:
+        for part in self._parts.values():
+            part.begin()
+
+    def step(self, t: int) -> Tensor:
+        return self._join({name: part.step(t) for name, part in self._parts.items()})
+
+    def restart_all(self) -> None:
+        """Nothing to do: the tables say which rows begin an episode."""
+
+
+class _PartActing:
+    """One policy acting on its rows. A recurrent state begins anew with an episode, and stays while a row is idle."""
+
+    def __init__(self, mode: CollectMode, rows: PolicyRows, first: int) -> None:
+        self._rows = rows
+        self._to_env = mode.env_action
+        self.acting: Acting = mode.start(rows.obs, first)
+        self.initial = self.acting.state
+        self.has_state = self.initial is not None
+
+    def begin(self) -> None:
+        self._rows.show(0)
+        self.acting.begin()
+        if self.has_state:
+            self._restart(0)
+
+    def step(self, t: int) -> Tensor:
+        if t:
+            self._rows.show(t)
+        if not self.has_state:
+            action = self.acting.step(t)
+        else:
+            if t:
+                self._restart(t)
+            before = map_tensors(torch.clone, self.acting.state)
+            action = self.acting.step(t)
+            self.acting.state = replace_rows(self._rows.acts(t), self.acting.state, before)
+        if self._to_env is not None:
+            return self._to_env(action)
+        return action
+
+    def _restart(self, t: int) -> None:
+        self.acting.state = replace_rows(self._rows.begins(t), self.initial, self.acting.state)
+
+
+def joint_mode(layout: Layout, modes: Mapping[str, CollectMode], space: Space) -> CollectMode:
+    """The collect mode of all policies together, whose `start` makes a JointActing. Args: space: of the tables' actions."""
+    join = ActionJoin(layout, space)
+    n_of = {name: len(layout.group(name).slots) for name in modes}
+
+    def start(obs: Mapping[str, Any], first: int = 0) -> JointActing:
+        return JointActing(layout, modes, join, obs, first)
+
+    def reset() -> None:
+        for mode in modes.values():
+            mode.reset()
+
+    def begin(collect_iter: int, env_step: int | None = None) -> None:
+        for mode in modes.values():
+            mode.begin(collect_iter, env_step)
+
+    def forget(copies: slice) -> None:
+        for name, mode in modes.items():
+            mode.forget(slice(copies.start * n_of[name], copies.stop * n_of[name]))
+
+    first = next(iter(modes.values()))
+    return first._replace(start=start, reset=reset, begin=begin, forget=forget, env_action=None)
+
+
+class AgentCollector(Collector):
+    """Makes the rollout of each policy from steps of envs of several agents.
+
+    Args: layout: of the envs; modes: of every policy, by its name in the layout; learner_of: the names of their learners;
+      trained: the policies that get rollouts; others: as of `Collector`.
+    Attributes: agent_step: actions of agents so far.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        envs: Sequence[AnyVectorEnv],
+        modes: Mapping[str, CollectMode],
+        learner_of: Mapping[str, str],
+        trained: Sequence[str],
+        infos: InfoKeys = NO_NUMBERS,
+        first: int = 0,
+    ) -> None:
+        super().__init__(envs, joint_mode(layout, modes, envs[0].action_space), infos, first)
+        self._layout = layout
+        self._modes = modes
+        self._learner_of = {name: learner for name, learner in learner_of.items() if name in trained}
+        self._rows = {name: PolicyRows(self.block.obs, layout.group(name)) for name in modes}
+        self._pending: dict[str, Pending | None] = dict.fromkeys(modes)
+        self._initial: dict[str, State] = {}
+        self.returns = AgentReturns(layout, self.n_env)
+        self.agent_step = 0
+        self._n_acted = self._n_row = 0  # since the last line of the log
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        super().reset(seed)
+        self._pending = dict.fromkeys(self._modes)
+        self.returns.drop(slice(None))
+
+    @torch.no_grad()
+    def collect_by_name(self) -> dict[str, Rollout]:
+        return self.timed(lambda: self._rollouts(self.fill_block()))
+
+    def metrics(self) -> dict[str, float]:
+        metrics = self.returns.metrics()
+        metrics['collect/agent_step'] = self.agent_step
+        if self._n_row:
+            metrics['collect/acted_share'] = self._n_acted / self._n_row
+        self._n_acted = self._n_row = 0
+        return metrics
+
+    def _rollouts(self, extras: RolloutExtras) -> dict[str, Rollout]:
+        for copies in extras.fresh:
+            self.returns.drop(copies)
+            for name, pending in self._pending.items():
+                n = len(self._layout.group(name).slots)
+                drop_pending(pending, slice(copies.start * n, copies.stop * n))
+        n_transition = self.n_transition()
+        steps = self.record(extras)
+        gained = outcomes(self.block.obs[ROWS], extras.finals)
+        self.returns.record(gained[..., REWARD], steps)
+        rollouts = {name: self._rollout_of(name, extras, steps, gained) for name in self._modes}
+        self.env_step += n_transition
+        self.collect_iter += 1
+        return {learner: rollouts[name] for name, learner in self._learner_of.items()}
+
+    def _rollout_of(self, name: str, extras: RolloutExtras, timestep: Timestep, gained: Tensor) -> Rollout:
+        """The rollout of one policy."""
+        group = self._layout.group(name)
+        rows = self._rows[name]
+        rows.show(slice(None))
+        state = initial = None
+        if extras.state is not None:
+            state = extras.state.get(name)
+        if state is not None:
+            initial = self._initial_state(name)
+        steps = steps_of(
+            rows, group, gained, timestep, extras.finals, extras.output[name], state, initial, self._layout.team
+        )
+        n_acted = steps.acts[:-1]
+        if steps.dropped is not None:
+            n_acted = n_acted & ~steps.dropped
+        self.agent_step += int(n_acted.sum())
+        self._n_acted += int(n_acted.sum())
+        self._n_row += n_acted.numel()
+        pending = self._pending[name]
+        if not needs_compaction(steps, pending):
+            return self._plain_rollout(name, steps)
+        done, self._pending[name] = compacted(steps, pending)
+        moved = Timestep(
+            obs=None,
+            reward=done.reward,
+            terminated=done.terminated,
+            truncated=done.truncated,
+            final_obs=None,
+            final_index=None,
+            info={},
+            is_reset=done.is_reset,
+            begins=done.begins,
+        )
+        data = self._modes[name].process_transition(done.obs, done.output, moved)
+        return Rollout(data, done.last_obs, done.final_obs, done.final_index, state=done.state)
+
+    def _plain_rollout(self, name: str, steps: Steps) -> Rollout:
+        """The rollout of rows that act in every step."""
+        timestep = Timestep(
+            obs=map_tensors(lambda x: x[1:], steps.obs),
+            reward=steps.reward,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+            final_obs=None,
+            final_index=None,
+            info={},
+            is_reset=steps.dropped,
+        )
+        data = self._modes[name].process_transition(map_tensors(lambda x: x[:-1], steps.obs), steps.output, timestep)
+        last_obs = map_tensors(lambda x: x[-1], steps.obs)
+        return Rollout(data, last_obs, steps.final_obs, steps.final_index, state=steps.state)
+
+    def _initial_state(self, name: str) -> State:
+        """The recurrent state of new episodes, [R, ...]."""
+        if name not in self._initial:
+            states = [group.acting.initial[name] for group in self.groups]
+            self._initial[name] = map_tensors(lambda *x: torch.cat(x), *states)
+        return self._initial[name]
+
+
+class AgentReturns:
+    """The returns of each agent in the last episodes. Args: n_copy: copies of the env."""
+
+    def __init__(self, layout: Layout, n_copy: int) -> None:
+        self._layout = layout
+        self._sum = np.zeros((n_copy, len(layout.agents)))
+        self._recent: deque[np.ndarray] = deque(maxlen=N_RECENT)
+
+    def drop(self, copies: slice) -> None:
+        """Drops the running episodes of these copies."""
+        self._sum[copies] = 0.0
+
+    def record(self, reward: Tensor, timestep: Timestep) -> None:
+        """Takes the rewards of a rollout, [T, B, A], and the steps of the tables."""
+        ends = (timestep.terminated | timestep.truncated).numpy(force=True)
+        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True)
+        before = -self._sum  # what to subtract from the sums of each copy
+        for t, b in np.argwhere(ends):
+            if timestep.is_broken is None or not bool(timestep.is_broken[t, b]):
+                self._recent.append(total[t, b] - before[b])
+            before[b] = total[t, b]
+        self._sum = total[-1] - before
+
+    def metrics(self) -> dict[str, float]:
+        """The mean returns by agent, and by policy where there are several: the mean over its agents."""
+        if not self._recent:
+            return {}
+        means = np.mean(self._recent, 0)
+        groups = self._layout.groups
+        metrics = {}
+        if len(groups) > 1:
+            metrics = {
+                f'collect/{group.policy}/return_mean': float(means[list(group.slots)].mean()) for group in groups
+            }
+        if 1 < len(means) <= MOST_AGENTS:
+            names = self._layout.agents
+            metrics |= {f'collect/agent/{name}/return_mean': float(x) for name, x in zip(names, means, strict=True)}
+        return metrics

@@ -1,0 +1,58 @@
+"""The config section `agents`: which policies act for which agents of an env, and what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from zoo.config.section import Section
+from zoo.config.user_code import with_absolute_names
+
+Mapped = dict[str, str] | str | Callable[..., Any] | None
+
+
+class AgentsConfig(Section):
+    """The agents of an env of several agents, and the policies that act for them. An env of one agent needs none of it."""
+
+    policies: dict[str, Any] = Field(
+        {},
+        description='policies by name: what differs from the section policy, {type: dqn, learn: {batch_size: 128}}, and '
+        "`buffer`; 'random'; {type: function, act: 'module:function'} of (obs, mask); {type: saved, path: a run folder}; {}: "
+        'one policy for all agents',
+    )
+    mapping: Annotated[Mapped, AfterValidator(with_absolute_names)] = Field(
+        None,
+        description="the policy of each agent, {'adversary_*': predator, agent_0: prey}, by patterns of which the first that "
+        "fits counts, or 'module:function' of (agent, episode, copy), called when an episode begins; null: the only policy",
+    )
+    train: list[str] | None = Field(
+        None, description='policies that learn; the others only act; null: all that have a network'
+    )
+    id: Literal['auto', 'on', 'off'] = Field(
+        'auto',
+        description='adds which agent it is to observations, one-hot: at the end of a vector, else as the entry `agent`; '
+        'auto: where one policy acts for several agents',
+    )
+    state: Literal['off', 'env', 'concat'] = Field(
+        'off',
+        description='adds the entry `state` to observations, for a central critic: env: env.state(); concat: the observations '
+        'of all agents, one after the other',
+    )
+    pad: bool = Field(
+        False,
+        description='gives the agents of a policy the same spaces: vectors are filled up with 0, choices with forbidden ones',
+    )
+    team: Literal['none', 'sum', 'mean'] = Field(
+        'none',
+        description='the reward of each agent becomes the sum or mean of the rewards of all agents of its policy',
+    )
+    score: str | None = Field(
+        None,
+        description='whose return is that of an episode, and decides the best policy and stop_value: a policy (the mean over '
+        "its agents), an agent, or 'team' (the sum over all agents); null: the only policy that learns, else team",
+    )
+    count_by: Literal['env', 'agent'] = Field(
+        'env', description='what env steps count: steps of envs, or actions of agents'
+    )

@@ -1,0 +1,357 @@
+"""Layout: which rows the agents of an env have, what each row shows, and which policy acts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.agents.config import AgentsConfig
+from zoo.agents.game import Game, Turn
+from zoo.config.section import ConfigError
+from zoo.core.errors import closest
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    leaf_spaces,
+    mask_size,
+    space_words,
+)
+from zoo.env.adapter import convert_space
+from zoo.env.errors import UnsupportedEnvError
+from zoo.env.masks import masked_space
+
+SHARED = 'shared'
+"""Name of the policy of all agents where the config names none."""
+AGENT = 'agent'
+"""Entry of observations that says which agent it is, one-hot."""
+STATE = 'state'
+"""Entry of observations with the state of the whole env, for a central critic."""
+OBS = 'obs'
+"""Entry of an observation that is no Dict, where another entry is added to it."""
+ROWS = 'rows'
+"""Entry of a table with the columns of each agent, [A, N_COLUMN]."""
+ACTS, BEGINS, REWARD, TERMINATED, TRUNCATED = range(5)
+"""Columns of ROWS: the agent acts on what its row shows; its episode begins with it; what the last step gave it."""
+N_COLUMN = 5
+MOST_LISTED = 6  # names in a message
+
+
+class Group(NamedTuple):
+    """Agents that have the same spaces and the same policy, whose rows stand together in a table.
+
+    slots: the agents, as indices in the order of all; obs_space, action_space: of one agent, as its policy sees them;
+    raw_spaces, raw_actions: of each agent as the env has them, before padding; has_id: whether rows say which agent it is;
+    mask_of: where masks come from: 'obs', an entry; 'turn', a part of each turn; 'pad', only of padded choices; '' none.
+    """
+
+    policy: str
+    slots: tuple[int, ...]
+    obs_space: Space
+    action_space: Space
+    raw_spaces: tuple[Space, ...]
+    raw_actions: tuple[Space, ...]
+    has_id: bool
+    mask_of: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows of an env of several agents.
+
+    Attributes: name: of the env; agents: all that there may be; groups: one for each policy, in the order of the config;
+      state: 'off', 'env' or 'concat'; state_space: of the entry `state`, None if it is off; team: as in the section agents;
+      score: agents whose mean return is that of an episode, as indices; score_sums: whether it is their sum.
+    """
+
+    name: str
+    agents: tuple[str, ...]
+    groups: tuple[Group, ...]
+    state: str
+    state_space: Box | None
+    team: str
+    score: tuple[int, ...]
+    score_sums: bool
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The names of the policies that have agents."""
+        return tuple(group.policy for group in self.groups)
+
+    def group(self, policy: str) -> Group:
+        """The group of a policy."""
+        return next(group for group in self.groups if group.policy == policy)
+
+    def table_spaces(self) -> tuple[Dict, Dict]:
+        """The spaces of the observations and actions of tables."""
+        n = len(self.agents)
+        bound = np.full((n, N_COLUMN), np.inf, dtype=np.float32)
+        obs: dict[str, Space] = {}
+        actions: dict[str, Space] = {}
+        for group in self.groups:
+            obs[entry_of(group.policy)] = batched(without_state(group.obs_space), len(group.slots))
+            actions[entry_of(group.policy)] = batched(group.action_space, len(group.slots))
+        if self.state_space is not None:
+            obs[STATE] = self.state_space
+        obs[ROWS] = Box(-bound, bound)
+        return Dict(obs), Dict(actions)
+
+
+def entry_of(policy: str) -> str:
+    """The entry of a table with the rows of a policy."""
+    return f'of_{policy}'
+
+
+def without_state(space: Space) -> Space:
+    """The space of observations without the entry `state`, which a table has once for all agents."""
+    if isinstance(space, Dict) and STATE in space.spaces and not space.is_tuple:
+        return Dict({name: part for name, part in space.spaces.items() if name != STATE})
+    return space
+
+
+def batched(space: Space, n: int) -> Space:
+    """The space of n values of a space at once, [n, ...]; a Tuple becomes a Dict with the names '0', '1', ..."""
+    match space:
+        case Dict():
+            return Dict({name: batched(part, n) for name, part in space.spaces.items()})
+        case Discrete():
+            return MultiDiscrete((space.n,) * n, (space.start,) * n, (n,), space.dtype)
+        case MultiDiscrete():
+            return MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape), space.dtype)
+        case MultiBinary():
+            return MultiBinary((n, *space.shape), space.dtype)
+    shape = (n, *space.shape)
+    return Box(np.broadcast_to(space.low, shape).copy(), np.broadcast_to(space.high, shape).copy(), space.dtype)
+
+
+def policy_names(cfg: AgentsConfig) -> tuple[str, ...]:
+    """The names of the policies of a section agents."""
+    return tuple(cfg.policies) or (SHARED,)
+
+
+def policy_of_agents(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]:
+    """The policy of each agent, by patterns. Raises: ConfigError for an agent without one, or a policy without an agent."""
+    names = policy_names(cfg)
+    patterns = cfg.mapping
+    if patterns is None:
+        if len(names) == 1:
+            patterns = {'*': names[0]}
+        elif set(names) == set(agents):
+            patterns = {agent: agent for agent in agents}
+        else:
+            raise ConfigError(
+                f'agents.policies has {_listed(names)} but agents.mapping does not say whose they are; map the agents '
+                f'{_listed(agents)} by patterns, as in agents.mapping={{"{agents[0]}": {names[0]}, "*": {names[-1]}}}.'
+            )
+    if not isinstance(patterns, Mapping):
+        raise ConfigError('agents.mapping is a function but must be patterns of names: {pattern: policy}.')
+    for pattern, policy in patterns.items():
+        if policy not in names:
+            close = closest(policy, names)
+            hint = f'did you mean {close[0]!r}?' if close else f'there are {_listed(names)}.'
+            raise ConfigError(
+                f'agents.mapping gives {pattern!r} the policy {policy!r}, which agents.policies lacks; {hint}'
+            )
+        if not any(fnmatchcase(agent, pattern) for agent in agents):
+            raise ConfigError(
+                f'agents.mapping has {pattern!r}, which fits none of the agents {_listed(agents)}; correct the pattern.'
+            )
+    of_agent = {}
+    for agent in agents:
+        fitting = [policy for pattern, policy in patterns.items() if fnmatchcase(agent, pattern)]
+        if not fitting:
+            raise ConfigError(
+                f"agents.mapping has no pattern that fits agent {agent!r}; add it, or '*' for all that are left."
+            )
+        of_agent[agent] = fitting[0]
+    idle = [name for name in names if name not in of_agent.values()]
+    if idle:
+        raise ConfigError(
+            f'agents.mapping gives no agent to the policy {idle[0]!r}; map one of {_listed(agents)} to it, or leave it out.'
+        )
+    return of_agent
+
+
+def layout_of(game: Game, cfg: AgentsConfig, name: str, trained: Sequence[str], action_mask: str = 'auto') -> Layout:
+    """The layout of the rows of a game.
+
+    Args: game: it is reset once, to see masks and the state; name: of the env; trained: names of the policies that learn;
+      action_mask: env.action_mask.
+    Raises: ConfigError; UnsupportedEnvError for spaces that zoo or one policy of several agents cannot have.
+    """
+    turn = game.reset(seed=0)
+    agents = game.agents
+    of_agent = policy_of_agents(cfg, agents)
+    state_space = None
+    if cfg.state != 'off':
+        state_space = _state_space(game, turn, cfg.state, name)
+    groups = []
+    for policy in dict.fromkeys(of_agent[agent] for agent in agents):
+        slots = tuple(i for i, agent in enumerate(agents) if of_agent[agent] == policy)
+        groups.append(_group(game, turn, cfg, name, policy, slots, state_space, action_mask))
+    order = policy_names(cfg)
+    groups.sort(key=lambda group: order.index(group.policy))
+    score, sums = _score(cfg, agents, groups, trained)
+    return Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums)
+
+
+def _group(
+    game: Game,
+    turn: Turn,
+    cfg: AgentsConfig,
+    name: str,
+    policy: str,
+    slots: tuple[int, ...],
+    state_space: Box | None,
+    action_mask: str,
+) -> Group:
+    agents = [game.agents[i] for i in slots]
+    raw_spaces = tuple(
+        convert_space(game.obs_space(agent), 'observation', f'{name}, agent {agent}') for agent in agents
+    )
+    raw_actions = tuple(convert_space(game.action_space(agent), 'action', f'{name}, agent {agent}') for agent in agents)
+    obs_space = raw_spaces[0]
+    action_space = raw_actions[0]
+    is_padded = cfg.pad and (len(set(map(space_words, raw_spaces))) > 1 or len(set(map(space_words, raw_actions))) > 1)
+    if is_padded:
+        obs_space = _padded_obs(raw_spaces, agents, name)
+        action_space = _padded_actions(raw_actions, agents, name)
+    else:
+        for what, spaces in (('observations', raw_spaces), ('actions', raw_actions)):
+            for agent, space in zip(agents, spaces, strict=True):
+                if space != spaces[0]:
+                    raise UnsupportedEnvError(
+                        f'env {name!r}: policy {policy!r} acts for {agents[0]} with {what} {space_words(spaces[0])} and for '
+                        f'{agent} with {space_words(space)}; use agents.pad=true, or a policy for each kind of agent '
+                        '(agents.policies and agents.mapping).'
+                    )
+    mask_of = ''
+    if isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces and action_mask != 'off':
+        mask_of = 'obs'
+        obs_space = masked_space(obs_space, action_space, action_mask, name)
+    elif any(agent in turn.masks for agent in agents) and action_mask != 'off':
+        mask_of = 'turn'
+    elif is_padded and len(set(map(mask_size, raw_actions))) > 1:
+        mask_of = 'pad'
+    if mask_of in ('turn', 'pad'):
+        obs_space = _with_entry(obs_space, ACTION_MASK, MultiBinary((mask_size(action_space),)))
+    has_id = cfg.id == 'on' or (cfg.id == 'auto' and len(slots) > 1)
+    if has_id:
+        obs_space = _with_id(obs_space, len(slots), is_entry=state_space is not None)
+    if state_space is not None:
+        obs_space = _with_entry(obs_space, STATE, state_space)
+    return Group(policy, slots, obs_space, action_space, raw_spaces, raw_actions, has_id, mask_of)
+
+
+def _with_entry(space: Space, name: str, part: Space) -> Dict:
+    if isinstance(space, Dict):
+        return Dict({**space.spaces, name: part})
+    return Dict({OBS: space, name: part})
+
+
+def is_vector(space: Space) -> bool:
+    """Whether observations are vectors of real numbers, at whose end an id has its place."""
+    return isinstance(space, Box) and len(space.shape) == 1 and np.dtype(space.dtype).kind == 'f'
+
+
+def _with_id(space: Space, n: int, is_entry: bool) -> Space:
+    """The space of observations with a one-hot of n agents: at the end of a vector, unless it is to be an entry."""
+    if is_vector(space) and not is_entry:
+        assert isinstance(space, Box)
+        low = np.concatenate((space.low, np.zeros(n, space.low.dtype)))
+        high = np.concatenate((space.high, np.ones(n, space.high.dtype)))
+        return Box(low, high, space.dtype)
+    return _with_entry(space, AGENT, Box(np.zeros(n, np.float32), np.ones(n, np.float32)))
+
+
+def _padded_obs(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Space:
+    """The smallest vector that holds the observations of all agents."""
+    for agent, space in zip(agents, spaces, strict=True):
+        if not is_vector(space):
+            raise UnsupportedEnvError(
+                f'env {name!r}: agents.pad is true but agent {agent!r} has observations {space_words(space)}, and only vectors '
+                'of real numbers can be filled up; give it a policy of its own.'
+            )
+    n = max(space.shape[0] for space in spaces)  # type: ignore[union-attr]
+    low = np.min([np.pad(space.low, (0, n - len(space.low))) for space in spaces], 0)  # type: ignore[union-attr]
+    high = np.max([np.pad(space.high, (0, n - len(space.high))) for space in spaces], 0)  # type: ignore[union-attr]
+    return Box(low, high, spaces[0].dtype)  # type: ignore[union-attr]
+
+
+def _padded_actions(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Space:
+    """The Discrete space of as many choices as any agent has."""
+    if len(set(map(space_words, spaces))) == 1:
+        return spaces[0]
+    for agent, space in zip(agents, spaces, strict=True):
+        if not isinstance(space, Discrete):
+            raise UnsupportedEnvError(
+                f'env {name!r}: agents.pad is true but agent {agent!r} has actions {space_words(space)}, and only Discrete '
+                'choices can be filled up; give it a policy of its own.'
+            )
+    return Discrete(max(space.n for space in spaces if isinstance(space, Discrete)))
+
+
+def _state_space(game: Game, turn: Turn, kind: str, name: str) -> Box:
+    """The space of the entry `state`. Raises: ConfigError if the env has no state of a fixed shape."""
+    if kind == 'concat':
+        n = 0
+        for agent in game.agents:
+            for path, leaf in leaf_spaces(convert_space(game.obs_space(agent), 'observation', name)):
+                if not isinstance(leaf, Box | MultiBinary):
+                    raise ConfigError(
+                        f'agents.state is concat but agent {agent!r} observes {space_words(leaf)}, which is no array of '
+                        'numbers; use agents.state=env, or off.'
+                    )
+                if path != ACTION_MASK:
+                    n += int(np.prod(leaf.shape))
+        return _unbounded((n,), np.dtype(np.float32))
+    try:
+        state = np.asarray(game.state())
+        if state.dtype.kind not in 'fiub' or not state.size:
+            raise TypeError(f'its state is {state.dtype} of shape {state.shape}')
+    except Exception as error:
+        raise ConfigError(
+            f'agents.state is env but {name} has no state() that gives an array of numbers ({type(error).__name__}: {error}); '
+            'use agents.state=concat, or off.'
+        ) from error
+    return _unbounded(state.shape, state.dtype)
+
+
+def _unbounded(shape: tuple[int, ...], dtype: np.dtype) -> Box:
+    if dtype == np.uint8:
+        return Box(np.zeros(shape), np.full(shape, 255.0), 'uint8')
+    return Box(np.full(shape, -np.inf, np.float32), np.full(shape, np.inf, np.float32))
+
+
+def _score(
+    cfg: AgentsConfig, agents: Sequence[str], groups: Sequence[Group], trained: Sequence[str]
+) -> tuple[tuple[int, ...], bool]:
+    """The agents of whose returns the return of an episode is the mean, or the sum. Raises: ConfigError."""
+    slots_of = {group.policy: group.slots for group in groups}
+    score = cfg.score
+    if score is None and len(trained) == 1:
+        score = trained[0]
+    if score is None or score == 'team':
+        return tuple(range(len(agents))), True
+    if score in slots_of:
+        return slots_of[score], False
+    if score in agents:
+        return (list(agents).index(score),), False
+    raise ConfigError(
+        f"agents.score is {score!r} but must be a policy ({_listed(list(slots_of))}), an agent ({_listed(agents)}) or 'team'."
+    )
+
+
+def _listed(names: Sequence[Any]) -> str:
+    text = ', '.join(map(str, names[:MOST_LISTED]))
+    if len(names) > MOST_LISTED:
+        text += f' and {len(names) - MOST_LISTED} more'
+    return text

@@ -1,0 +1,181 @@
+"""Rows: the rows of each policy in blocks of tables, and the actions of all policies joined into tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.agents.compaction import Steps
+from zoo.agents.layout import (
+    ACTS,
+    BEGINS,
+    REWARD,
+    ROWS,
+    STATE,
+    TERMINATED,
+    TRUNCATED,
+    Group,
+    Layout,
+    entry_of,
+)
+from zoo.core.action_map import action_width
+from zoo.core.data import Finals, State, Timestep, Tree, map_tensors
+from zoo.core.spaces import Dict, Space, leaf_spaces
+
+
+class PolicyRows:
+    """The rows of one policy in a block of tables [T + 1, B, ...]: R = B * S rows, copy by copy.
+
+    Attributes: obs: [T + 1, R, *O], views of the tables; the entry `state` is memory of its own, which `show` fills.
+    """
+
+    def __init__(self, tables: Mapping[str, Any], group: Group) -> None:
+        self._group = group
+        self._slots = torch.tensor(group.slots)
+        self._columns = tables[ROWS]
+        self._tables = tables
+        self.obs = rows_of_group(tables, group)
+        self._state: Tensor | None = None
+        if isinstance(group.obs_space, Dict) and STATE in group.obs_space.spaces:
+            self._state = tables[STATE].repeat_interleave(len(group.slots), 1)
+            self.obs = {**self.obs, STATE: self._state}
+
+    def show(self, t: int | slice) -> None:
+        """Fills what is not a view of the tables, in rows t."""
+        if self._state is not None:
+            state = self._tables[STATE][t]
+            copies = state.dim() - len(self._group.obs_space.spaces[STATE].shape) - 1  # their dimension
+            self._state[t] = state.repeat_interleave(len(self._slots), copies)
+
+    def acts(self, t: int) -> Tensor:
+        """Which rows act on observation t, [R] bool."""
+        return self._columns[t, :, self._slots, ACTS].flatten() > 0
+
+    def begins(self, t: int) -> Tensor:
+        """Which rows begin an episode with observation t, [R] bool."""
+        return self._columns[t, :, self._slots, BEGINS].flatten() > 0
+
+
+def rows_of_group(tables: Mapping[str, Any], group: Group) -> Tree:
+    """The observations of the agents of a group in tables [T, B, ...], as rows [T, B * S, *O], without the state."""
+    return in_order(map_tensors(lambda x: x.flatten(1, 2), tables[entry_of(group.policy)]), group.obs_space)
+
+
+def in_order(tree: Tree, space: Space) -> Tree:
+    """A tree with its entries in the order of a space, as policies have them."""
+    if not isinstance(space, Dict):
+        return tree
+    return {name: in_order(tree[name], part) for name, part in space.spaces.items() if name in tree}
+
+
+class ActionJoin:
+    """Joins the actions of the rows of all policies to the actions of tables, [B, D] f32, as `zoo.core.action_map` takes them.
+
+    Args: space: of the tables' actions, as the vector env has it.
+    """
+
+    def __init__(self, layout: Layout, space: Space) -> None:
+        assert isinstance(space, Dict)
+        groups = {entry_of(group.policy): group for group in layout.groups}
+        self._groups = [groups[entry] for entry in space.spaces]
+
+    def __call__(self, actions: Mapping[str, Tensor]) -> Tensor:
+        """Args: actions: of each policy, [R] or [R, K], in the policies' form."""
+        parts = []
+        for group in self._groups:
+            n = len(group.slots)
+            action = actions[group.policy]
+            flat = action.reshape(len(action) // n, n, -1).to(torch.float32)
+            widths = [action_width(leaf) for _, leaf in leaf_spaces(group.action_space)]
+            if len(widths) == 1:
+                parts.append(flat.flatten(1))
+            else:
+                parts += [part.flatten(1) for part in flat.split(widths, 2)]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1)
+
+
+def outcomes(columns: Tensor, finals: Finals) -> Tensor:
+    """What each step gave to each agent, [T, B, A, N_COLUMN]: of a step that ended an episode, as the last table says.
+
+    Args: columns: ROWS of a block, [T + 1, B, A, N_COLUMN]; finals: last tables, by step.
+    """
+    if not finals:
+        return columns[1:]
+    steps = columns[1:].clone()
+    for t, copies, table in finals:
+        steps[t, torch.from_numpy(copies)] = torch.from_numpy(table[ROWS])
+    return steps
+
+
+def steps_of(
+    rows: PolicyRows,
+    group: Group,
+    gained: Tensor,
+    timestep: Timestep,
+    finals: Finals,
+    output: dict[str, Any],
+    state: State = None,
+    initial: State = None,
+    team: str = 'none',
+) -> Steps:
+    """The steps of the rows of a policy in a rollout.
+
+    Args: gained: of `outcomes`; timestep: of the tables; finals: last tables, by step; output: of the policy's acting;
+      state: before step 0; initial: that of new episodes; team: see the section agents.
+    """
+    slots = rows._slots
+    n = len(slots)
+    own = gained[:, :, slots]
+    columns = rows._columns[:, :, slots]
+    reward = own[..., REWARD]
+    if team != 'none':
+        total = reward.sum(-1, keepdim=True)
+        if team == 'mean':
+            total = total / n
+        reward = total.expand_as(reward)
+    dropped = None
+    if timestep.is_reset is not None:
+        dropped = timestep.is_reset.repeat_interleave(n, 1)
+    truncated = own[..., TRUNCATED].flatten(1) > 0
+    if timestep.is_broken is not None:
+        truncated |= timestep.is_broken.repeat_interleave(n, 1)
+    final_obs, final_index = _final_rows(rows, group, finals)
+    return Steps(
+        obs=rows.obs,
+        output=output,
+        acts=columns[..., ACTS].flatten(1) > 0,
+        begins=columns[..., BEGINS].flatten(1) > 0,
+        reward=reward.flatten(1),
+        terminated=own[..., TERMINATED].flatten(1) > 0,
+        truncated=truncated,
+        dropped=dropped,
+        final_obs=final_obs,
+        final_index=final_index,
+        state=state,
+        initial=initial,
+    )
+
+
+def _final_rows(rows: PolicyRows, group: Group, finals: Finals) -> tuple[Tree, Tensor]:
+    """The last observations of the agents of a group, [K, *O], and their (t, r), [K, 2]."""
+    if not finals:
+        return map_tensors(lambda x: x[-1, :0], rows.obs), torch.empty((0, 2), dtype=torch.int64)
+    n = len(group.slots)
+    parts = []
+    index = []
+    for t, copies, table in finals:
+        tensors = map_tensors(torch.from_numpy, table)
+        obs = map_tensors(lambda x: x.flatten(0, 1), tensors[entry_of(group.policy)])
+        obs = in_order(obs, group.obs_space)
+        if rows._state is not None:
+            obs[STATE] = tensors[STATE].repeat_interleave(n, 0)
+        parts.append(obs)
+        r = (copies[:, None] * n + np.arange(n)).ravel()
+        index.append(np.stack((np.full_like(r, t), r), 1))
+    return map_tensors(lambda *x: torch.cat(x), *parts), torch.from_numpy(np.concatenate(index))

@@ -1,0 +1,241 @@
+"""Roster of an env of several agents: a learner for each policy of the section `agents`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from zoo.agents.collector import AgentCollector
+from zoo.agents.config import AgentsConfig
+from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.layout import STATE, Layout, layout_of, policy_names
+from zoo.agents.table import TableMaker, make_game
+from zoo.config.section import ConfigError, plain
+from zoo.core.errors import UserError, closest
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.spaces import Dict, Space, space_words
+from zoo.env import AnyVectorEnv, EnvConfig
+from zoo.env.calls import env_call
+from zoo.env.config import env_config
+from zoo.env.make import env_name
+from zoo.policy.base import Policy
+from zoo.policy.modes import CollectMode, EvalMode
+from zoo.run.base_config import JobConfig
+from zoo.run.config import frozen_config, resolve_config
+from zoo.run.learner import SINGLE, config_of_learner
+from zoo.run.roster import Roster
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluator
+from zoo.worker.infos import InfoKeys
+
+logger = logging.getLogger(__name__)
+
+OF_SINGLE_ENVS = {
+    'window': 1,
+    'prev_action': False,
+    'prev_reward': False,
+    'action_bins': None,
+    'drop_obs': [],
+    'info_columns': [],
+}
+"""Keys of the section env that change what one agent sees or does, and their values without effect."""
+OF_POLICIES = ('type', 'model', 'learn', 'collect', 'eval', 'device', 'n_thread')
+
+
+class AgentsRoster(Roster):
+    """The learners of a run in an env of several agents, and how their policies act together.
+
+    One env is made and reset, to see its agents and their spaces. A single policy is the learner without a name.
+    Args: cfg: of the run, complete.   Raises: ConfigError; errors of `make_env`.
+    """
+
+    def __init__(self, cfg: JobConfig) -> None:
+        _refuse_keys_of_single_envs(cfg.env)
+        self._cfg = cfg
+        names = policy_names(cfg.agents)
+        self._trained = _trained(cfg.agents, names)
+        self._layout = self._look(cfg)
+        self._learner_of = {name: name for name in names}
+        if len(names) == 1:
+            self._learner_of = {names[0]: SINGLE}
+        self._policy_of = {learner: policy for policy, learner in self._learner_of.items()}
+        self._configs: dict[int, dict[str, JobConfig]] = {}
+        if cfg.agents == AgentsConfig():
+            self._say_defaults()
+
+    @property
+    def layout(self) -> Layout:
+        """The rows of the env."""
+        return self._layout
+
+    def _look(self, cfg: JobConfig) -> Layout:
+        name = env_name(cfg.env)
+        game = make_game(cfg.env)
+        with closing(game), env_call(f'env {name!r}, in a reset to look at its agents'):
+            return layout_of(game, cfg.agents, name, self._trained, cfg.env.action_mask)
+
+    def _say_defaults(self) -> None:
+        layout = self._layout
+        group = layout.groups[0]
+        logger.info(
+            'env %r has %d agents: one policy acts for all of them, each with the observation %s; the section agents changes this',
+            layout.name,
+            len(layout.agents),
+            space_words(group.obs_space),
+        )
+
+    def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
+        n_copy = cfg.env.collector_env_num
+        if n_copy not in self._configs:
+            self._configs[n_copy] = {
+                learner: self._config_of(cfg, policy) for policy, learner in self._learner_of.items()
+            }
+        return self._configs[n_copy]
+
+    def _config_of(self, cfg: JobConfig, name: str) -> JobConfig:
+        """The config of the learner of a policy: the section policy with what differs, for the rows of its agents."""
+        group = self._layout.group(name)
+        differs = cfg.agents.policies.get(name) or {}
+        if isinstance(differs, str):
+            differs = {'type': differs}
+        base = plain(cfg.policy)
+        base['collect'].pop('n_sample', None)
+        policy = _merged(base, {key: x for key, x in differs.items() if key != 'buffer'})
+        if policy['collect'].get('n_step') != cfg.policy.collect.n_step:
+            raise ConfigError(
+                f'agents.policies.{name}.collect.n_step is {policy["collect"].get("n_step")} but policy.collect.n_step is '
+                f'{cfg.policy.collect.n_step}, and all policies act in the same rollouts; set it there.'
+            )
+        model = policy.get('model')
+        if self._layout.state_space is not None and isinstance(model, dict) and model.get('actor_obs') is None:
+            assert isinstance(group.obs_space, Dict)
+            model['actor_obs'] = [entry for entry in group.obs_space.spaces if entry not in (STATE, 'action_mask')]
+        env = plain(cfg.env) | {
+            'collector_env_num': cfg.env.collector_env_num * len(group.slots),
+            'collector_group_num': None,
+        }
+        data: dict[str, Any] = {'env': env, 'policy': policy, 'max_env_step': cfg.max_env_step * len(group.slots)}
+        if 'buffer' in differs:
+            data['buffer'] = differs['buffer']
+        elif policy['type'] == cfg.policy.type:
+            data['buffer'] = plain(cfg.buffer)
+        try:
+            resolved = frozen_config(resolve_config(data))
+        except ConfigError as error:
+            raise ConfigError([f'agents, policy {name!r}: {problem}' for problem in error.problems]) from error
+        sections: dict[str, Any] = {'policy': resolved.policy, 'buffer': resolved.buffer}
+        if self._learner_of[name] == SINGLE:
+            return cfg.model_copy(update=sections)
+        return config_of_learner(cfg, name, **sections)
+
+    def learns(self, name: str) -> bool:
+        return self._policy_of[name] in self._trained
+
+    def spaces(self, name: str, env: AnyVectorEnv) -> tuple[Space, Space]:
+        group = self._layout.group(self._policy_of[name])
+        return group.obs_space, group.action_space
+
+    def env(self, section: EnvConfig) -> EnvConfig:
+        _refuse_keys_of_single_envs(section)
+        inner = env_config(section)
+        changes = {
+            'id': TableMaker(inner, self._layout),
+            'game': None,
+            'kwargs': {},
+            'max_episode_steps': None,
+            'action_mask': 'off',
+        }
+        return section.model_copy(update=changes)
+
+    def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
+        obs, action = self._layout.table_spaces()
+        same = _names(env.obs_space) == _names(obs) and _names(env.action_space) == _names(action)
+        if not same:
+            raise UserError(f'{where}: its agents have other spaces than those of the training envs; use an env with the same')
+
+    def collector(
+        self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
+    ) -> Collector:
+        by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
+        return AgentCollector(self._layout, envs, by_policy, self._learner_of, self._trained, infos, first)
+
+    def evaluator(
+        self,
+        env: AnyVectorEnv,
+        modes: Mapping[str, EvalMode],
+        n_episode: int,
+        max_episode_steps: int | None,
+        deterministic: bool,
+        infos: InfoKeys,
+    ) -> Evaluator:
+        by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
+        return AgentEvaluator(
+            self._layout, env, by_policy, n_episode, max_episode_steps, deterministic=deterministic, infos=infos
+        )
+
+
+def _names(space: Space) -> str:
+    return space_words(space)
+
+
+def _trained(cfg: AgentsConfig, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the policies that learn. Raises: ConfigError for one that cannot, or does not exist."""
+    able = [name for name in names if _can_learn(cfg.policies.get(name))]
+    if cfg.train is None:
+        return tuple(able)
+    for name in cfg.train:
+        if name not in names:
+            close = closest(name, names)
+            hint = f'did you mean {close[0]!r}?' if close else f'policies are {", ".join(names)}.'
+            raise ConfigError(f'agents.train has {name!r}, which is no policy of agents.policies; {hint}')
+        if name not in able:
+            raise ConfigError(f'agents.train has {name!r} but that policy has nothing to learn; leave it out.')
+    if not cfg.train:
+        raise ConfigError('agents.train is [] but a run trains one policy or more; name one, or leave it out.')
+    return tuple(name for name in names if name in cfg.train)
+
+
+def _can_learn(differs: Any) -> bool:
+    """Whether a policy of the section agents has something to learn: a network of its own."""
+    kind = differs
+    if isinstance(differs, Mapping):
+        kind = differs.get('type')
+    if kind in ('function', 'random', 'saved'):
+        return False
+    return True
+
+
+def _refuse_keys_of_single_envs(env: EnvConfig) -> None:
+    for key, value in OF_SINGLE_ENVS.items():
+        given = env.get(key)
+        if given not in (value, None):
+            raise ConfigError(
+                f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
+                'it out.'
+            )
+
+
+def _merged(base: dict[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
+    """A section policy with what differs. Of another type it takes only what does not depend on the type."""
+    kind = differs.get('type', base['type'])
+    policy_type = POLICY_REGISTRY.get(kind)
+    if kind != base['type']:
+        kept = {key: base[key] for key in ('eval', 'device', 'n_thread') if key in base}
+        base = {**kept, 'type': kind, 'collect': {'n_step': base['collect'].get('n_step')}}
+        if policy_type.default_model() is None:
+            base.pop('model', None)
+    return _deep(base, differs)
+
+
+def _deep(base: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, x in differs.items():
+        inner = merged.get(key)
+        is_same_kind = isinstance(x, Mapping) and isinstance(inner, Mapping) and x.get('type', inner.get('type')) == inner.get('type')
+        if is_same_kind:
+            merged[key] = _deep(inner, x)
+        else:
+            merged[key] = x
+    return merged
