@@ -108,7 +108,7 @@ def joint_mode(layout: Layout, modes: Mapping[str, CollectMode], space: Space) -
     join = ActionJoin(layout, space)
     n_of = {name: len(layout.group(name).slots) for name in modes}
 
-    def start(obs: Mapping[str, Any], first: int = 0) -> JointActing:
+    def start(obs: Mapping[str, Any], first: int = 0) -> Any:
         return JointActing(layout, modes, join, obs, first)
 
     def reset() -> None:
@@ -244,7 +244,8 @@ class AgentCollector(Collector):
     def _initial_state(self, name: str) -> State:
         """The recurrent state of new episodes, [R, ...]."""
         if name not in self._initial:
-            states = [group.acting.initial[name] for group in self.groups]
+            acting: Sequence[Any] = [group.acting for group in self.groups]
+            states = [each.initial[name] for each in acting]
             self._initial[name] = map_tensors(lambda *x: torch.cat(x), *states)
         return self._initial[name]
 

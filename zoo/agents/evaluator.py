@@ -38,9 +38,7 @@ class AgentEvaluator(Evaluator):
         quiet: bool = False,
     ) -> None:
         mode = joint_eval_mode(layout, modes, env, deterministic)
-        super().__init__(
-            env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos, quiet=quiet
-        )
+        super().__init__(env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos, quiet=quiet)
         self._layout = layout
 
     def _new_tally(self, callback: EpisodeCallback | None) -> Tally:
@@ -121,9 +119,7 @@ class _EvalRows:
         return action
 
 
-def joint_eval_mode(
-    layout: Layout, modes: Mapping[str, EvalMode], env: AnyVectorEnv, deterministic: bool
-) -> EvalMode:
+def joint_eval_mode(layout: Layout, modes: Mapping[str, EvalMode], env: AnyVectorEnv, deterministic: bool) -> EvalMode:
     """The eval mode of all policies together, whose functions take tables. Args: env: of tables."""
     join = ActionJoin(layout, env.action_space)
     parts = {name: _EvalRows(layout, name, mode, not deterministic) for name, mode in modes.items()}

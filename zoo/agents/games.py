@@ -65,7 +65,9 @@ class TurnGame(Game):
         env.step(actions[env.agent_selection])
         rewards = {a: float(env.rewards.get(a, 0)) for a in self.agents}
         ended = {
-            a: End(env.observe(a), bool(env.terminations[a])) for a in alive if a in env.agents and (env.terminations[a] or env.truncations[a])
+            a: End(env.observe(a), bool(env.terminations[a]))
+            for a in alive
+            if a in env.agents and (env.terminations[a] or env.truncations[a])
         }
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)

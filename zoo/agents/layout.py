@@ -280,10 +280,11 @@ def _padded_obs(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Sp
                 f'env {name!r}: agents.pad is true but agent {agent!r} has observations {space_words(space)}, and only vectors '
                 'of real numbers can be filled up; give it a policy of its own.'
             )
-    n = max(space.shape[0] for space in spaces)  # type: ignore[union-attr]
-    low = np.min([np.pad(space.low, (0, n - len(space.low))) for space in spaces], 0)  # type: ignore[union-attr]
-    high = np.max([np.pad(space.high, (0, n - len(space.high))) for space in spaces], 0)  # type: ignore[union-attr]
-    return Box(low, high, spaces[0].dtype)  # type: ignore[union-attr]
+    boxes = [space for space in spaces if isinstance(space, Box)]
+    n = max(len(box.low) for box in boxes)
+    low = np.min([np.pad(box.low, (0, n - len(box.low))) for box in boxes], 0)
+    high = np.max([np.pad(box.high, (0, n - len(box.high))) for box in boxes], 0)
+    return Box(low, high, boxes[0].dtype)
 
 
 def _padded_actions(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Space:

@@ -48,7 +48,9 @@ class PolicyRows:
         """Fills what is not a view of the tables, in rows t."""
         if self._state is not None:
             state = self._tables[STATE][t]
-            copies = state.dim() - len(self._group.obs_space.spaces[STATE].shape) - 1  # their dimension
+            copies = 1  # their dimension
+            if isinstance(t, int):
+                copies = 0
             self._state[t] = state.repeat_interleave(len(self._slots), copies)
 
     def acts(self, t: int) -> Tensor:

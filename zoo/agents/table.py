@@ -228,7 +228,7 @@ class _GroupMemory:
         self.buffer: Buffer = _zeros(self._space, self._n)
         self._obs = self._memory_of_obs()
         self._is_plain = isinstance(self._obs, np.ndarray) and all(
-            space.shape == self._obs.shape[1:] for space in group.raw_spaces
+            getattr(space, 'shape', None) == self._obs.shape[1:] for space in group.raw_spaces
         )
         self._first = _zeros(self._space, 1)  # the row of an agent that does not act
         self.mask: np.ndarray | None = None
@@ -292,7 +292,7 @@ class _GroupMemory:
         if isinstance(raw, Dict):
             _write_tree(self._obs, index, obs, raw)
             return
-        self._obs[index, : raw.shape[0]] = obs  # the rest is padding
+        self._obs[index, : len(obs)] = obs  # the rest is padding
 
     def clear(self, index: int) -> None:
         """Makes a row that of an agent that does not act; the id stays."""

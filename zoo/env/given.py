@@ -15,7 +15,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.core.errors import show_error
 from zoo.env.adapter import check_limits, creator_of, takes_keyword, takes_optional_seed
-from zoo.env.errors import SeveralAgentsError, EnvKwargsError, UnsupportedEnvError
+from zoo.env.errors import EnvKwargsError, SeveralAgentsError, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, OwnVector
 
 VectorEnv = gymnasium.vector.VectorEnv

@@ -32,7 +32,7 @@ from zoo.worker.infos import InfoKeys
 
 logger = logging.getLogger(__name__)
 
-OF_SINGLE_ENVS = {
+OF_SINGLE_ENVS: dict[str, Any] = {
     'window': 1,
     'prev_action': False,
     'prev_reward': False,
@@ -140,7 +140,7 @@ class AgentsRoster(Roster):
     def env(self, section: EnvConfig) -> EnvConfig:
         _refuse_keys_of_single_envs(section)
         inner = env_config(section)
-        changes = {
+        changes: dict[str, Any] = {
             'id': TableMaker(inner, self._layout),
             'game': None,
             'kwargs': {},
@@ -153,7 +153,9 @@ class AgentsRoster(Roster):
         obs, action = self._layout.table_spaces()
         same = _names(env.obs_space) == _names(obs) and _names(env.action_space) == _names(action)
         if not same:
-            raise UserError(f'{where}: its agents have other spaces than those of the training envs; use an env with the same')
+            raise UserError(
+                f'{where}: its agents have other spaces than those of the training envs; use an env with the same'
+            )
 
     def collector(
         self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
@@ -222,8 +224,8 @@ def _merged(base: dict[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
     kind = differs.get('type', base['type'])
     policy_type = POLICY_REGISTRY.get(kind)
     if kind != base['type']:
-        kept = {key: base[key] for key in ('eval', 'device', 'n_thread') if key in base}
-        base = {**kept, 'type': kind, 'collect': {'n_step': base['collect'].get('n_step')}}
+        kept: dict[str, Any] = {key: base[key] for key in ('eval', 'device', 'n_thread') if key in base}
+        base = kept | {'type': kind, 'collect': {'n_step': base['collect'].get('n_step')}}
         if policy_type.default_model() is None:
             base.pop('model', None)
     return _deep(base, differs)
@@ -233,8 +235,7 @@ def _deep(base: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, x in differs.items():
         inner = merged.get(key)
-        is_same_kind = isinstance(x, Mapping) and isinstance(inner, Mapping) and x.get('type', inner.get('type')) == inner.get('type')
-        if is_same_kind:
+        if isinstance(x, Mapping) and isinstance(inner, dict) and x.get('type', inner.get('type')) == inner.get('type'):
             merged[key] = _deep(inner, x)
         else:
             merged[key] = x
