@@ -15,7 +15,7 @@ from zoo.agents.table import TableMaker, make_game
 from zoo.config.section import ConfigError, plain
 from zoo.core.errors import UserError, closest
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.spaces import Dict, Space, space_words
+from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
 from zoo.env.calls import env_call
 from zoo.env.config import env_config
@@ -150,9 +150,8 @@ class AgentsRoster(Roster):
         return section.model_copy(update=changes)
 
     def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
-        obs, action = self._layout.table_spaces()
-        same = _names(env.obs_space) == _names(obs) and _names(env.action_space) == _names(action)
-        if not same:
+        wanted = [_leaves(space) for space in self._layout.table_spaces()]
+        if wanted != [_leaves(env.obs_space), _leaves(env.action_space)]:
             raise UserError(
                 f'{where}: its agents have other spaces than those of the training envs; use an env with the same'
             )
@@ -178,8 +177,9 @@ class AgentsRoster(Roster):
         )
 
 
-def _names(space: Space) -> str:
-    return space_words(space)
+def _leaves(space: Space) -> dict[str, str]:
+    """The leaves of a space in words, without bounds."""
+    return {name: f'{type(leaf).__name__} {leaf.shape}' for name, leaf in leaf_spaces(space)}
 
 
 def _trained(cfg: AgentsConfig, names: Sequence[str]) -> tuple[str, ...]:
