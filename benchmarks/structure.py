@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ('backend',),
     ('policy', 'env'),
     ('worker',),
+    ('agents',),
     ('cluster',),
     ('run',),
     ('pipeline',),

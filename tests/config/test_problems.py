@@ -47,7 +47,7 @@ LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.rpartition('.')[0] == 'p
         ('', 'total_timesteps', 'in zoo it is `max_env_step`.'),
         ('', 'vf_coef', 'in zoo it is `policy.learn.value_weight`; twice as much as in stable-baselines3*'),
         ('policy.learn', 'learner', 'in zoo the run is the learner: *'),
-        ('', 'multi_agent', 'zoo has no such key: one policy acts for one agent; leave it out*'),
+        ('', 'multi_agent', 'zoo has no such key: an env of several agents names its agents*'),
         ('policy.learn', 'quux', f'the keys of policy.learn are {", ".join(LEARN)}.'),
         (
             'policy',

@@ -1,4 +1,4 @@
-"""Game: one env of several agents, in one form for every library. `Turn` is what its reset and steps give."""
+"""AgentGame: one env of several agents, in one form for every library. `Turn` is what its reset and steps give."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     infos: Mapping[str, Mapping[str, Any]] = {}
 
 
-class Game(ABC):
+class AgentGame(ABC):
     """One env of several agents.
 
     Attributes: env: that of the library; agents: the names of all agents that there may be, in their order; metadata and

@@ -7,10 +7,24 @@ from typing import Any
 
 import gymnasium
 
-from zoo.agents.game import End, Game, Turn
+from zoo.agents.game import AgentGame, End, Turn
+from zoo.env.config import EnvConfig
+from zoo.env.errors import UnsupportedEnvError
+from zoo.env.make import env_name, make_source
 
 
-def game_of(env: Any, name: str) -> Game | None:
+def make_game(cfg: EnvConfig) -> AgentGame:
+    """The env of a section, as a game. Raises: UnsupportedEnvError if it has one agent; errors of `make_env`."""
+    name = env_name(cfg)
+    env = make_source(cfg, name)
+    game = game_of(env, name)
+    if game is None:
+        kind = type(getattr(env, 'unwrapped', env)).__name__
+        raise UnsupportedEnvError(f'env {name!r}: {kind} is an env of one agent; leave the section agents out.')
+    return game
+
+
+def game_of(env: Any, name: str) -> AgentGame | None:
     if hasattr(env, 'agent_iter') and hasattr(env, 'last'):
         return TurnGame(env)
     if hasattr(env, 'possible_agents'):
@@ -18,7 +32,7 @@ def game_of(env: Any, name: str) -> Game | None:
     return None
 
 
-class ParallelGame(Game):
+class ParallelGame(AgentGame):
     def __init__(self, env: Any) -> None:
         self.env = env
         self.agents = tuple(env.possible_agents)
@@ -41,7 +55,7 @@ class ParallelGame(Game):
         return Turn({a: obs[a] for a in self.env.agents}, {a: float(rewards[a]) for a in actions}, ended, infos=infos)
 
 
-class TurnGame(Game):
+class TurnGame(AgentGame):
     def __init__(self, env: Any) -> None:
         self.env = env
         self.agents = tuple(env.possible_agents)

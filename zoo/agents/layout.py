@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.agents.config import AgentsConfig
-from zoo.agents.game import Game, Turn
+from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
 from zoo.core.errors import closest
 from zoo.core.spaces import (
@@ -180,7 +180,9 @@ def policy_of_agents(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]
     return of_agent
 
 
-def layout_of(game: Game, cfg: AgentsConfig, name: str, trained: Sequence[str], action_mask: str = 'auto') -> Layout:
+def layout_of(
+    game: AgentGame, cfg: AgentsConfig, name: str, trained: Sequence[str], action_mask: str = 'auto'
+) -> Layout:
     """The layout of the rows of a game.
 
     Args: game: it is reset once, to see masks and the state; name: of the env; trained: names of the policies that learn;
@@ -204,7 +206,7 @@ def layout_of(game: Game, cfg: AgentsConfig, name: str, trained: Sequence[str], 
 
 
 def _group(
-    game: Game,
+    game: AgentGame,
     turn: Turn,
     cfg: AgentsConfig,
     name: str,
@@ -300,7 +302,7 @@ def _padded_actions(spaces: Sequence[Space], agents: Sequence[str], name: str) -
     return Discrete(max(space.n for space in spaces if isinstance(space, Discrete)))
 
 
-def _state_space(game: Game, turn: Turn, kind: str, name: str) -> Box:
+def _state_space(game: AgentGame, turn: Turn, kind: str, name: str) -> Box:
     """The space of the entry `state`. Raises: ConfigError if the env has no state of a fixed shape."""
     if kind == 'concat':
         n = 0

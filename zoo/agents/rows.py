@@ -82,24 +82,33 @@ class ActionJoin:
 
     def __init__(self, layout: Layout, space: Space) -> None:
         assert isinstance(space, Dict)
-        groups = {entry_of(group.policy): group for group in layout.groups}
-        self._groups = [groups[entry] for entry in space.spaces]
+        of_entry = {entry_of(group.policy): group for group in layout.groups}
+        self._parts = [
+            (of_entry[entry].policy, len(of_entry[entry].slots), _columns(of_entry[entry].action_space, table))
+            for entry, table in space.spaces.items()
+        ]
 
     def __call__(self, actions: Mapping[str, Tensor]) -> Tensor:
         """Args: actions: of each policy, [R] or [R, K], in the policies' form."""
         parts = []
-        for group in self._groups:
-            n = len(group.slots)
-            action = actions[group.policy]
+        for policy, n, columns in self._parts:
+            action = actions[policy]
             flat = action.reshape(len(action) // n, n, -1).to(torch.float32)
-            widths = [action_width(leaf) for _, leaf in leaf_spaces(group.action_space)]
-            if len(widths) == 1:
-                parts.append(flat.flatten(1))
-            else:
-                parts += [part.flatten(1) for part in flat.split(widths, 2)]
+            parts += [flat[..., part].flatten(1) for part in columns]
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts, 1)
+
+
+def _columns(space: Space, table: Space) -> list[slice]:
+    """The columns of each leaf in an action of a policy, in the order of the leaves in actions of tables."""
+    columns = {}
+    start = 0
+    for name, leaf in leaf_spaces(space):
+        stop = start + action_width(leaf)
+        columns[name] = slice(start, stop)
+        start = stop
+    return [columns[name] for name, _ in leaf_spaces(table)]
 
 
 def outcomes(columns: Tensor, finals: Finals) -> Tensor:

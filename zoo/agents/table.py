@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zoo.agents.game import End, Game, Turn
-from zoo.agents.games import game_of
+from zoo.agents.game import AgentGame, End, Turn
+from zoo.agents.games import make_game
 from zoo.agents.layout import (
     ACTS,
     AGENT,
@@ -33,8 +33,8 @@ from zoo.agents.layout import (
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiDiscrete, Raw, Space
 from zoo.env.adapter import gymnasium_space
 from zoo.env.config import EnvConfig
-from zoo.env.errors import BrokenContractError, UnsupportedEnvError
-from zoo.env.make import env_name, make_source
+from zoo.env.errors import BrokenContractError
+from zoo.env.make import env_name
 
 Buffer = Any
 """The memory of the rows of a group: an array [S, ...], or a dict of such."""
@@ -48,7 +48,7 @@ class TableEnv(gymnasium.Env):
     Args: max_episode_steps: steps after which the episode of all agents is cut off; None: never.
     """
 
-    def __init__(self, game: Game, layout: Layout, max_episode_steps: int | None = None) -> None:
+    def __init__(self, game: AgentGame, layout: Layout, max_episode_steps: int | None = None) -> None:
         self.game = game
         self.layout = layout
         self.metadata = game.metadata
@@ -381,14 +381,3 @@ class TableMaker:
 
     def __call__(self) -> TableEnv:
         return TableEnv(make_game(self._cfg), self._layout, self._cfg.max_episode_steps)
-
-
-def make_game(cfg: EnvConfig) -> Game:
-    """The env of a section, as a game. Raises: UnsupportedEnvError if it has one agent; errors of `make_env`."""
-    name = env_name(cfg)
-    env = make_source(cfg, name)
-    game = game_of(env, name)
-    if game is None:
-        kind = type(getattr(env, 'unwrapped', env)).__name__
-        raise UnsupportedEnvError(f'env {name!r}: {kind} is an env of one agent; leave the section agents out.')
-    return game

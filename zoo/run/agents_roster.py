@@ -10,9 +10,10 @@ from typing import Any
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.games import make_game
 from zoo.agents.layout import STATE, Layout, layout_of, policy_names
-from zoo.agents.table import TableMaker, make_game
-from zoo.config.section import ConfigError, plain
+from zoo.agents.table import TableMaker
+from zoo.config.section import ConfigError, fields_of, plain, validate
 from zoo.core.errors import UserError, closest
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
@@ -23,7 +24,7 @@ from zoo.env.make import env_name
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
-from zoo.run.config import frozen_config, resolve_config
+from zoo.run.config import fill_schedules, frozen_config, job_schema, resolve_config
 from zoo.run.learner import SINGLE, config_of_learner
 from zoo.run.roster import Roster
 from zoo.worker.collector import Collector
@@ -122,7 +123,7 @@ class AgentsRoster(Roster):
         elif policy['type'] == cfg.policy.type:
             data['buffer'] = plain(cfg.buffer)
         try:
-            resolved = frozen_config(resolve_config(data))
+            resolved = frozen_config(resolve_config(_with_schedules(data, cfg.max_env_step)))
         except ConfigError as error:
             raise ConfigError([f'agents, policy {name!r}: {problem}' for problem in error.problems]) from error
         sections: dict[str, Any] = {'policy': resolved.policy, 'buffer': resolved.buffer}
@@ -217,6 +218,14 @@ def _refuse_keys_of_single_envs(env: EnvConfig) -> None:
                 f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
                 'it out.'
             )
+
+
+def _with_schedules(data: dict[str, Any], max_env_step: int) -> dict[str, Any]:
+    """The config of a learner whose schedules have their lengths: that of the run, counted in steps of its envs."""
+    schema = job_schema(data)
+    complete = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
+    fill_schedules(complete | {'max_env_step': max_env_step})
+    return complete
 
 
 def _merged(base: dict[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:

@@ -293,6 +293,7 @@ TEXTS = {
     'name of a metric': r'stop\.metric',
     'registered component inside of another one': r'policy\.learn\.intrinsic\.encoder|policy\.model\.encoder\.(encoders|join)',
     'names of layers': r'policy\.learn\.plasticity\.layers',
+    'names of policies and agents': r'agents\.(train|score)',
 }
 """Keys whose texts are content, by the meaning of the text. A new key must be added here; but if it leads to code or to an
 address, to CODE_PATH or ADDRESSES of zoo/run/checkpoint/consent.py."""

@@ -76,7 +76,9 @@ none: env steps alone <- evaluation_duration_unit, min_time_s_per_iteration
 env.evaluator_env_num <- evaluation_num_workers
 by: `policy.eval.deterministic=true` <- evaluation_config
 policy.eval.deterministic <- evaluation_config.explore
-none: one agent <- policies, policy_mapping_fn, policies_to_train, count_steps_by
+agents.mapping <- policy_mapping_fn
+agents.train <- policies_to_train
+agents.count_by <- count_steps_by
 by: logging <- log_level
 logger.sinks <- logger_config
 by: 100 episodes <- metrics_num_episodes_for_smoothing
@@ -175,7 +177,7 @@ policy.learn.recompute_adv <- policy.recompute_adv
 by: spaces of the env <- policy.action_space, policy.model.obs_shape, policy.model.action_shape
 by: spaces of the env <- policy.model.action_space
 policy.collect.estimator <- policy.nstep_return, policy.nstep
-none: one agent <- policy.multi_agent
+none: several agents <- policy.multi_agent
 none: value-based <- policy.random_collect_size
 policy.model.hidden_sizes <- policy.model.encoder_hidden_size_list
 policy.model.actor_head <- policy.model.actor_head_hidden_size, policy.model.actor_head_layer_num

@@ -106,7 +106,10 @@ WRAPPERS = re.compile(
     r'TimeAwareObservation|TimeLimit|TransformAction|TransformObservation|TransformReward)'
 )
 """Names that need no consent in env.wrappers; functions in their arguments do."""
-CODE_PATH = re.compile(rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)')
+CODE_PATH = re.compile(
+    rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)|'
+    r'agents\.(?:policies|mapping)(?:\..+)?'
+)
 """Keys whose values are names of code that is imported."""
 DATA_PATH = re.compile(rf'stop\.metric|{ENVS}\.reset_options\..+')
 """Keys whose values are never loaded as code, even if they look like names of code."""

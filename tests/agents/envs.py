@@ -1,0 +1,136 @@
+"""Envs of several agents for tests: CartPole as an env of one agent in both interfaces of PettingZoo, and scripted ones."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+
+class CartPoleParallel:
+    """CartPole-v1 as a parallel env of one agent."""
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'cartpole'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['one']
+
+    def __init__(self) -> None:
+        self.env = gymnasium.make('CartPole-v1')
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return self.env.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = self.env.reset(seed=seed)
+        self.agents = ['one']
+        return {'one': obs}, {'one': info}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        *result, info = self.env.step(actions['one'])
+        if result[2] or result[3]:
+            self.agents = []
+        return *({'one': x} for x in result), {'one': info}
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class CartPoleTurns:
+    """CartPole-v1 as an AEC env of one agent; as those of PettingZoo it has no `agent_selection` before its reset."""
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'cartpole'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['one']
+
+    def __init__(self) -> None:
+        self.env = gymnasium.make('CartPole-v1')
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return self.env.action_space
+
+    def agent_iter(self) -> Any:
+        raise AssertionError('it loops over turns itself')
+
+    def last(self) -> Any:
+        raise AssertionError('rewards are those of `rewards`')
+
+    def observe(self, agent: str) -> Any:
+        return self._obs
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self._obs, info = self.env.reset(seed=seed)
+        self.agents = ['one']
+        self.agent_selection = 'one'
+        self.terminations = self.truncations = {'one': False}
+        self.rewards = {'one': 0.0}
+        self.infos = {'one': info}
+
+    def step(self, action: Any) -> None:
+        if action is None:
+            self.agents = []
+            return
+        self._obs, reward, terminated, truncated, info = self.env.step(action)
+        self.rewards = {'one': reward}
+        self.terminations = {'one': terminated}
+        self.truncations = {'one': truncated}
+        self.infos = {'one': info}
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Clockwork:
+    """A parallel env whose script says who acts when.
+
+    script: for each step the agents that act in it; the last entry has none. In step t agent i earns 2 ** (3 * t + i), if it is
+    in the episode. ends: {(step, agent): is_terminal}. Observations are [t, index of the agent]; `nan` in those of dead agents.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'clockwork'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['a', 'b', 'c']
+    script: ClassVar[list[str]] = ['ab', 'ab', 'bc', 'bc', 'c', '']
+    """a and b begin; a ends in step 1, c is born after it; b is cut off in step 3; c ends in step 4."""
+    ends: ClassVar[dict[tuple[int, str], bool]] = {(1, 'a'): True, (3, 'b'): False, (4, 'c'): True}
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(2)
+
+    def _obs(self, agent: str) -> np.ndarray:
+        return np.array([self._t, self.possible_agents.index(agent)], np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._t = 0
+        self.agents = list(self.script[0])
+        return {agent: self._obs(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert sorted(actions) == sorted(self.agents)
+        t = self._t
+        acted = list(self.agents)
+        self._t += 1
+        self.agents = list(self.script[self._t])
+        known = list(dict.fromkeys((*acted, *self.agents)))
+        obs = {agent: self._obs(agent) for agent in known}
+        obs |= {agent: np.full(2, np.nan, np.float32) for agent in self.possible_agents if agent not in known}
+        rewards = {agent: 2 ** (3 * t + self.possible_agents.index(agent)) for agent in acted}
+        terminated = {agent: self.ends.get((t, agent)) is True for agent in acted}
+        truncated = {agent: self.ends.get((t, agent)) is False for agent in acted}
+        return obs, rewards, terminated, truncated, {agent: {} for agent in acted}
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,73 @@
+"""Which policy acts for which agent, and what its rows show."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agents.envs import CartPoleParallel, Clockwork
+from zoo.agents.config import AgentsConfig
+from zoo.agents.games import game_of
+from zoo.agents.layout import layout_of, policy_of_agents
+from zoo.config.section import ConfigError
+
+AGENTS = ('adversary_0', 'adversary_1', 'agent_0')
+
+
+def test_first_pattern_that_fits_counts():
+    cfg = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'adversary_1': 'q', 'adversary_*': 'p', '*': 'q'})
+    assert policy_of_agents(cfg, AGENTS) == {'adversary_0': 'p', 'adversary_1': 'q', 'agent_0': 'q'}
+
+
+def test_policies_named_as_agents_need_no_mapping():
+    cfg = AgentsConfig(policies={name: {} for name in AGENTS})
+    assert policy_of_agents(cfg, AGENTS) == {name: name for name in AGENTS}
+
+
+@pytest.mark.parametrize(
+    ('mapping', 'sentence'),
+    [
+        (None, 'agents.mapping does not say whose they are'),
+        ({'adversary_*': 'p'}, "no pattern that fits agent 'agent_0'"),
+        ({'*': 'p', 'adversary_*': 'q'}, "gives no agent to the policy 'q'"),
+        ({'*': 'r'}, "the policy 'r', which agents.policies lacks"),
+        ({'*': 'p', 'wolf_*': 'q'}, "'wolf_\\*', which fits none of the agents"),
+    ],
+)
+def test_wrong_mappings_are_refused(mapping, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        policy_of_agents(AgentsConfig(policies={'p': {}, 'q': {}}, mapping=mapping), AGENTS)
+
+
+def test_shared_policy_sees_which_agent_it_is():
+    layout = layout_of(game_of(Clockwork(), 'x'), AgentsConfig(), 'x', ['shared'])
+    assert layout.groups[0].obs_space.shape == (5,)  # 2 numbers, and one of 3 agents
+    assert layout.score == (0, 1, 2)
+    assert not layout.score_sums
+    off = layout_of(game_of(Clockwork(), 'x'), AgentsConfig(id='off'), 'x', ['shared'])
+    assert off.groups[0].obs_space.shape == (2,)
+
+
+def test_one_agent_has_no_id():
+    layout = layout_of(game_of(CartPoleParallel(), 'x'), AgentsConfig(), 'x', ['shared'])
+    assert layout.groups[0].obs_space.shape == (4,)
+
+
+def test_concat_is_all_observations():
+    layout = layout_of(game_of(Clockwork(), 'x'), AgentsConfig(state='concat'), 'x', ['shared'])
+    assert layout.state_space.shape == (6,)
+    assert list(layout.groups[0].obs_space.spaces) == ['obs', 'agent', 'state']
+
+
+@pytest.mark.parametrize(
+    ('cfg', 'sentence'),
+    [
+        (AgentsConfig(state='env'), 'has no state\\(\\)'),
+        (
+            AgentsConfig(score='d'),
+            "agents.score is 'd' but must be a policy \\(shared\\), an agent \\(a, b, c\\) or 'team'",
+        ),
+    ],
+)
+def test_what_the_env_lacks_is_refused(cfg, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        layout_of(game_of(Clockwork(), 'x'), cfg, 'x', ['shared'])

@@ -1,0 +1,87 @@
+"""Tables of a scripted env: who acts, what each agent earned, who ended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.agents.envs import Clockwork
+from zoo.agents.config import AgentsConfig
+from zoo.agents.games import game_of
+from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, TERMINATED, TRUNCATED, layout_of
+from zoo.agents.table import TableEnv
+from zoo.env.errors import BrokenContractError
+
+
+def make_table(limit=None, **agents):
+    game = game_of(Clockwork(), 'clockwork')
+    return TableEnv(game, layout_of(game, AgentsConfig(**agents), 'clockwork', ['shared']), limit)
+
+
+def play(env, n):
+    """The tables of an episode, copied, and the results of its steps."""
+    tables = [{name: x.copy() for name, x in env.reset(seed=0)[0].items()}]
+    results = []
+    for _ in range(n):
+        table, *result = env.step({'of_shared': np.zeros(3, np.int64)})
+        tables.append({name: x.copy() for name, x in table.items()})
+        results.append(result[:3])
+    return tables, results
+
+
+def column(tables, index):
+    return [table[ROWS][:, index].tolist() for table in tables]
+
+
+def test_columns_of_an_episode():
+    tables, results = play(make_table(), 5)
+    assert column(tables, ACTS) == [[1, 1, 0], [1, 1, 0], [0, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]]
+    assert column(tables, BEGINS) == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert column(tables, REWARD)[1:] == [[1, 2, 0], [8, 16, 0], [0, 128, 256], [0, 1024, 2048], [0, 0, 16384]]
+    assert [(t, i) for t, row in enumerate(column(tables, TERMINATED)) for i in range(3) if row[i]] == [(2, 0), (5, 2)]
+    assert [(t, i) for t, row in enumerate(column(tables, TRUNCATED)) for i in range(3) if row[i]] == [(4, 1)]
+    assert [round(reward * 3) for reward, *_ in results] == [3, 24, 384, 3072, 16384]  # the mean over the agents
+    assert [ends for _, *ends in results] == [[False, False]] * 4 + [[True, False]]
+
+
+def test_rows_show_what_agents_act_on_and_zeros_where_they_do_not():
+    tables, _ = play(make_table(), 5)
+    rows = [table['of_shared'] for table in tables]
+    ids = np.eye(3)
+    assert all(np.array_equal(row[:, 2:], ids) for row in rows)
+    assert rows[0][:, :2].tolist() == [[0, 0], [0, 1], [0, 0]]
+    assert rows[2][:, :2].tolist() == [[2, 0], [2, 1], [2, 2]]  # the last observation of a; c is born
+    assert rows[3][:, :2].tolist() == [[0, 0], [3, 1], [3, 2]]  # a is dead, and its nan is not read
+    assert not any(np.isnan(row).any() for row in rows)
+
+
+def test_limit_of_steps_cuts_all_agents_off():
+    tables, results = play(make_table(limit=2), 2)
+    assert results[-1][1:] == [False, True] or results[-1][1:] == [True, False]
+    assert column(tables, ACTS)[-1] == [0, 0, 0]
+    assert column(tables, TRUNCATED)[-1] == [0, 1, 1]
+    assert column(tables, TERMINATED)[-1] == [1, 0, 0]
+
+
+def test_score_names_the_reward_of_a_step():
+    assert [reward for reward, *_ in play(make_table(score='b'), 3)[1]] == [2, 16, 128]
+    assert [reward for reward, *_ in play(make_table(score='team'), 3)[1]] == [3, 24, 384]
+
+
+def test_concat_has_the_observations_of_all_agents():
+    tables, _ = play(make_table(state='concat'), 3)
+    assert [table['state'].tolist() for table in tables] == [
+        [0, 0, 0, 1, 0, 0],
+        [1, 0, 1, 1, 0, 0],
+        [2, 0, 2, 1, 2, 2],
+        [0, 0, 3, 1, 3, 2],
+    ]
+
+
+def test_unknown_agent_is_refused():
+    env = make_table()
+    env.reset()
+    env.game.env.script = ['ab', 'abd', '']
+    env.game.env.possible_agents = ['a', 'b', 'c', 'd']
+    with pytest.raises(BrokenContractError, match="the env names the agent 'd'"):
+        env.step({'of_shared': np.zeros(3, np.int64)})

@@ -1,0 +1,65 @@
+"""Several policies in one run: their learners, configs, files and errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.policy_envs import job_config
+from zoo import SerialJob, load_policy, serial_pipeline
+from zoo.core.errors import UserError
+
+
+def config_of(root, **agents):
+    return job_config(
+        root,
+        'CartPole-v1',
+        max_env_step=128,
+        env=dict(id='tests.agents.envs:Clockwork', collector_env_num=2, evaluator_env_num=2, vectorization='sync'),
+        policy=dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=16), eval=dict(n_episode=2)),
+        agents=agents,
+    )
+
+
+def test_two_policies_of_two_types(tmp_path):
+    agents = dict(
+        policies=dict(p={}, q=dict(type='dqn', learn=dict(batch_size=8), buffer=dict(n_sample=16))),
+        mapping={'a': 'p', '*': 'q'},
+    )
+    result = serial_pipeline(config_of(tmp_path, **agents))
+    assert {name: policy.cfg.type for name, policy in result.policies.items()} == {'p': 'ppo', 'q': 'dqn'}
+    (path,) = (result.run_dir / 'checkpoints').glob('step_*.q.safetensors')
+    assert load_policy(path).cfg.type == 'dqn'
+    assert load_policy(result.run_dir).cfg.type == 'ppo'
+
+
+def test_policy_that_is_not_trained_stays(tmp_path):
+    agents = dict(policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'}, train=['q'])
+    with SerialJob(config_of(tmp_path, **agents)) as job:
+        before = {name: x.clone() for name, x in job.learners['p'].policy.state_dict()['model'].items()}
+        job.iteration()
+        after = job.learners['p'].policy.state_dict()['model']
+        assert all((x == after[name]).all() for name, x in before.items())
+        assert job.learners['p'].train_iter == 0 < job.learners['q'].train_iter
+
+
+@pytest.mark.parametrize(
+    ('agents', 'sentence'),
+    [
+        (dict(policies=dict(p={}, q={})), 'agents.mapping does not say'),
+        (dict(train=['x']), "agents.train has 'x'"),
+        (dict(train=[]), 'agents.train is \\[\\]'),
+        (dict(policies=dict(p=dict(collect=dict(n_step=8)))), 'all policies act in the same rollouts'),
+        (dict(policies=dict(p=dict(learn=dict(batch_sise=8)))), 'batch_sise'),
+    ],
+)
+def test_wrong_sections_are_refused_before_anything_is_written(agents, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        serial_pipeline(config_of(tmp_path, **agents))
+    assert not list(tmp_path.iterdir())
+
+
+def test_section_agents_with_one_agent_is_refused(tmp_path):
+    config = config_of(tmp_path, state='concat')
+    config['env']['id'] = 'CartPole-v1'
+    with pytest.raises(UserError, match='is an env of one agent; leave the section agents out'):
+        serial_pipeline(config)
