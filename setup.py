@@ -32,6 +32,12 @@ EXTRAS = {
     'minatar': ['minatar>=1.0.15'],  # the five MinAtar games; GPL-3, so only on request
     'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
     'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
+    'agents': [
+        'pettingzoo>=1.25',  # envs of several agents; its registry of names needs 1.27
+        'mpe2>=1.0',  # simple_spread and simple_tag, which have left PettingZoo
+        'open_spiel>=1.6; python_version >= "3.11"',  # board and card games, and exact exploitability
+        'pygame-ce>=2.5',  # PettingZoo's classic games import it
+    ],
     'wandb': ['wandb>=0.19'],  # the sink wandb: Weights & Biases
     'mlflow': [
         'mlflow-skinny>=3.0',  # the sink mlflow: MLflow without its server and pages
@@ -75,7 +81,7 @@ EXTRAS['dev'] = [*EXTRAS['test'], *EXTRAS['dev']]
 EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
 EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start Ray on this machine
 EXTRAS['dev'] += [
-    EXTRA for NAME in ('plot', 'video', 'export', 'minari', 'docs') for EXTRA in EXTRAS[NAME]
+    EXTRA for NAME in ('agents', 'plot', 'video', 'export', 'minari', 'docs') for EXTRA in EXTRAS[NAME]
 ]  # the tests use these extras
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = HERE / 'README.md'

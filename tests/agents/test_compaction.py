@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.agents.compaction import Pending, Steps, compacted, needs_compaction
 
-N_PATTERN = 10_000
+N_PATTERN = 1_000
 N_STEP = 6
 N_ROW = 4
 

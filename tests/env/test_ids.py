@@ -216,7 +216,7 @@ class OtherVector:
 @pytest.mark.parametrize(
     ('make', 'words'),
     [
-        (Agents, 'Agents is a multi-agent env (as of PettingZoo), and zoo trains one agent in each env'),
+        (Agents, 'is an env of several agents, and this takes one of a single agent'),
         (OtherVector, 'OtherVector is a vector env of another library (as of stable-baselines3); give what makes one'),
         (lambda: gymnasium.make_vec('CartPole-v1', 2), 'what was made is a vector of 2 envs (CartPoleVectorEnv)'),
     ],

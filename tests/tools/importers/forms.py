@@ -184,7 +184,7 @@ DI_ENGINE_REFUSED: dict[str, tuple[Any, str]] = {
     ),
     'episodes': (_pair('ppo_pg', {}, 'cartpole', _EPOCHS, collect=dict(n_episode=9)), 'a number of whole episodes'),
     'auxiliary loss': (_pair('ppo_stdim', {}, 'cartpole', _EPOCHS), 'an auxiliary loss (ST-DIM) that zoo lacks'),
-    'several agents': (_pair('ppo', dict(n_agent=3), 'mpe', _EPOCHS, multi_agent=True), 'zoo trains one agent'),
+    'several agents': (_pair('ppo', dict(n_agent=3), 'mpe', _EPOCHS, multi_agent=True), 'an import takes one agent'),
     'several agents, own type': (_pair('happo', {}, 'mpe', _EPOCHS), 'which trains several agents'),
     'mixed actions': (_pair('ppo', {}, 'cartpole', _EPOCHS, action_space='hybrid'), 'a ratio and a clip of its own'),
     'replay of levels': (

@@ -208,7 +208,7 @@ def test_widths_of_the_network_are_those_of_its_code(ppo_script):
 
 def test_script_for_several_agents_is_refused_by_one_reason(ppo_script):
     ppo_script.write_text(ppo_script.read_text() + 'env = pettingzoo.atari.pong_v3.env()\n')
-    said = 'ppo_continuous_action is a script of CleanRL that is not translated: it trains several agents, and zoo trains one'
+    said = 'ppo_continuous_action is a script of CleanRL that is not translated: it trains several agents; zoo does so by the section agents'
     with pytest.raises(ConfigError, match=said) as caught:
         convert(ppo_script)
     assert len(caught.value.problems) == 1

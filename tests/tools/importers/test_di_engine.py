@@ -139,7 +139,7 @@ def test_command_types_are_the_same_policies(kind):
         ('policy.type', 'ppg', 0, "create_config.policy.type is 'ppo' but main_config.policy.type is 'ppg'"),
         ('policy.on_policy', False, 0, "write 'ppo_offpolicy' there"),
         ('policy.priority', True, 0, 'policy.priority is True, which has no counterpart here: set buffer.alpha'),
-        ('policy.multi_agent', True, 0, 'zoo trains one agent'),
+        ('policy.multi_agent', True, 0, 'an import takes one agent'),
         ('policy.nstep_return', True, 0, 'policy.collect.estimator={type: n_step, n: 3}'),
         ('policy.action_space', 'hybrid', 0, 'only discrete and continuous are translated'),
         ('policy.collect.unroll_len', 8, 0, 'policy.model.recurrent and policy.learn.sequence'),

@@ -191,8 +191,8 @@ def test_setting_that_the_code_works_out_is_asked_for(call, name):
     ('call', 'said'),
     [
         ('.training(**found)', '**found is .*no key of RLlib that this translation knows'),
-        ('.multi_agent(policies=make(3))', 'policies is .*one policy acts for one agent'),
-        (".multi_agent(policies={'a', 'b'})", 'policies is .*one policy acts for one agent'),
+        ('.multi_agent(policies=make(3))', 'policies is .*in zoo it is `agents.policies`'),
+        (".multi_agent(policies={'a', 'b'})", 'policies is .*in zoo it is `agents.policies`'),
     ],
 )
 def test_setting_of_the_code_without_counterpart_is_refused_with_the_way(call, said):
@@ -401,7 +401,7 @@ def test_observation_filter_has_no_bound():
         ),
         ('clip_by_value=bound(3)', 'MeanStdFilter.clip_by_value is worked out when the script runs'),
         ('de_std_to_one=False', 'MeanStdFilter.de_std_to_one is False, which has no counterpart here'),
-        ('multi_agent=True', 'MeanStdFilter.multi_agent is True, .*: zoo trains one agent'),
+        ('multi_agent=True', 'MeanStdFilter.multi_agent is True, .*: each policy has its own statistics'),
         ('**more', r'MeanStdFilter.\*\*more'),
     ],
 )
@@ -440,7 +440,7 @@ def test_dict_of_an_object_is_read_as_the_object():
 @pytest.mark.parametrize(
     ('settings', 'sentence'),
     [
-        (dict(policies={'a': None, 'b': None}), 'one policy acts for one agent'),
+        (dict(policies={'a': None, 'b': None}), 'in zoo it is `agents.policies`'),
         (dict(_rl_module_spec=object()), 'register a model of your own'),
         (dict(_model_config=DefaultModelConfig(conv_filters=[[16, 8, 4]])), 'set policy.model.encoder'),
         (dict(_model_config=DefaultModelConfig(conv_activation='elu')), 'model.conv_activation is'),

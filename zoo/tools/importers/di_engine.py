@@ -132,7 +132,7 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         )
     if value_at(main, 'policy.multi_agent'):
         raise ConfigError(  # so have several agents
-            'policy.multi_agent is True, but zoo trains one agent; several agents need one env that joins them.'
+            'policy.multi_agent is True, but an import takes one agent; several are in the section agents of zoo.'
         )
     _check_on_policy(draft, kind, value_at(main, 'policy.on_policy'))
     return kind
