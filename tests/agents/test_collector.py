@@ -15,7 +15,9 @@ def train(root, env_id, policy, more=None, **env):
     section = dict(id=env_id, collector_env_num=4, evaluator_env_num=2, vectorization='sync') | env
     policy = dict(eval=dict(eval_freq=256, n_episode=2)) | policy
     logger = dict(root=str(root), console='off', tensorboard=False)
-    return serial_pipeline(dict(exp_name='x', max_env_step=512, env=section, logger=logger) | more | dict(policy=policy))
+    return serial_pipeline(
+        dict(exp_name='x', max_env_step=512, env=section, logger=logger) | more | dict(policy=policy)
+    )
 
 
 def parameters(result):
