@@ -16,7 +16,7 @@ from zoo.config.components import make_component
 from zoo.config.section import validate
 from zoo.core.data import map_tensors
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, map_spaces
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
 from zoo.policy.ppg import aux_step, value_step
 from zoo.policy.ppo import policy_step, ppo_step
@@ -35,7 +35,13 @@ VALUE_CLIP, HUBER = VALUE_LOSSES[1], VALUE_LOSSES[4]
 STEPS: dict[str, Any] = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}
 DISTS = ['categorical', 'several choices', 'free std', 'state-dependent std']
 NVEC = {'categorical': (3,), 'several choices': (3, 1, 4)}
-INPUTS = ['vector', 'normalised', 'index', 'matrix', 'normalised matrix', 'bits']
+INPUTS = ['vector', 'normalised', 'index', 'matrix', 'normalised matrix', 'bits', 'entries', 'normalised entries']
+VIEWS = {
+    'central critic': dict(actor_obs=['obs'], critic_obs=['state', 'obs', 'agent']),
+    'normalised central critic': dict(actor_obs=['obs', 'agent'], critic_obs=['state', 'agent']),
+    'critic of an index': dict(actor_obs=['obs'], critic_obs=['agent']),
+}
+"""Inputs of which actor and critic see different entries, so that each must have its own encoder."""
 OWN_CRITIC = {
     'separate': ('critic_encoder', 'value_head'),
     'one trunk': (),
@@ -102,8 +108,9 @@ class Problem:
         nvec = NVEC.get(case.dist, ())
         obs_space, action_space = space_of(case.input), action_space_of(case.dist)
         if case.masked:
-            obs_space = Dict({'seen': obs_space, ACTION_MASK: MultiBinary((sum(nvec),))})
-        fields = dict(
+            parts = obs_space.spaces if isinstance(obs_space, Dict) else {'seen': obs_space}
+            obs_space = Dict({**parts, ACTION_MASK: MultiBinary((sum(nvec),))})
+        fields: dict[str, Any] = dict(
             hidden_sizes=list(case.hidden_sizes),
             activation=case.activation,
             obs_norm=case.input.startswith('normalised'),
@@ -111,6 +118,7 @@ class Problem:
             log_std_init=-0.5,
             log_std_min=case.std_bounds[0],
             log_std_max=case.std_bounds[1],
+            **VIEWS.get(case.input, {}),
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(case.seed)
@@ -122,7 +130,8 @@ class Problem:
         self.dist, n = make_dist(action_space), case.n_row
         obs = self.observations(n)
         if case.masked:
-            obs = {'seen': obs, ACTION_MASK: self.masks(n, nvec)}
+            parts = obs if isinstance(obs, dict) else {'seen': obs}
+            obs = {**parts, ACTION_MASK: self.masks(n, nvec)}
         with torch.no_grad():
             for p in self.model.parameters():
                 p += 0.1 * self.normal(*p.shape)
@@ -142,12 +151,16 @@ class Problem:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
-    def observations(self, n: int) -> Tensor:
-        if self.case.input == 'index':
-            return torch.randint(7, (n,), generator=self.generator)
-        if self.case.input == 'bits':
-            return self.normal(n, 5) > 0
-        return 2 * (self.normal(n, 2, 3) if 'matrix' in self.case.input else self.normal(n, 5)) + 1
+    def observations(self, n: int) -> Any:
+        return map_spaces(lambda space: self.values(space, n), space_of(self.case.input))
+
+    def values(self, space: Space, n: int) -> Tensor:
+        """Random values of a leaf."""
+        if isinstance(space, Discrete):
+            return torch.randint(space.n, (n,), generator=self.generator)
+        if isinstance(space, MultiBinary):
+            return self.normal(n, *space.shape) > 0
+        return 2 * self.normal(n, *space.shape) + 1
 
     def masks(self, n: int, nvec: tuple[int, ...]) -> Tensor:
         """Random masks [n, sum(nvec)] that allow at least one option of each choice."""
@@ -170,7 +183,9 @@ class Problem:
         """Runs all passes on a copy of the model."""
         model = copy.deepcopy(self.model).to(dtype)
         if dtype == torch.float64:
-            model.input.register_forward_hook(lambda module, args, x: x.to(dtype))  # one-hot rows are float32
+            model.input.register_forward_hook(  # one-hot rows are float32
+                lambda module, args, inputs: map_tensors(lambda x: x.to(dtype), inputs)
+            )
         optimizers = self.optimizers(model, FlatAdam if dtype == torch.float32 else Adam64)
         columns = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, self.columns)
         data = StepPlan(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
@@ -187,6 +202,9 @@ def space_of(name: str) -> Space:
         return Discrete(7)
     if name == 'bits':
         return MultiBinary((5,))
+    if 'entries' in name or name in VIEWS:
+        state = Dict({'map': space_of('matrix'), 'doors': MultiBinary((4,))})
+        return Dict({'agent': Discrete(3), 'obs': space_of('vector'), 'state': state})
     shape = (2, 3) if 'matrix' in name else (5,)
     return Box(np.full(shape, -np.inf), np.full(shape, np.inf))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo.backend.native.executor
-from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Case, Problem
+from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, VIEWS, Case, Problem
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from tests.step_parts import PolicyNumbers, ValueNumbers
 from zoo.backend import trace
@@ -29,7 +29,7 @@ from zoo.config.components import Component, make_component
 from zoo.config.section import validate
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
-from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import VAC, VACConfig
 from zoo.policy.options.off_policy_correction import ProximalLoss
 from zoo.policy.options.passes import ForwardInPrecision
@@ -65,11 +65,13 @@ class Choice(Categorical):
 
 
 REPLACED = 'a part of the model was replaced or has a hook, which the native executor does not run'
-INPUT = "zoo's C code takes one vector or index as input, not "
+INPUT = "zoo's C code takes vectors and indices as input, not "
 NONE = 'the native executor has no'
 VARIANTS = 'the native executor runs the models VAC and PPG of zoo, not '
 IMAGES = Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8')
 TWO = Dict({'a': Discrete(2), 'b': Discrete(3)})
+WITH_IMAGE = Dict({'a': OBS, 'b': IMAGES})
+SEVENTEEN = Dict({str(i): OBS for i in range(17)})
 
 
 def own_forward(x: Tensor) -> Tensor:
@@ -104,6 +106,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     'one layer in two parts': (lambda m: edit(m, 'critic_encoder.layers.0', m.actor_encoder.layers[0]), REPLACED),
     'two activations': (lambda m: edit(m, 'critic_encoder.activation', 'relu'), REPLACED),
     'float64': (lambda m: m.double(), 'computes in float32 and a parameter of the model is of another type'),
+    'another input': (lambda m: edit(m, 'input', Other(3, 3)), f'{NONE} Other as input'),
     'another distribution of the model': (lambda m: edit(m, 'dist', Choice(2)), REPLACED),
     'a method of the distribution': (lambda m: edit(m, 'dist.masked', own_forward), REPLACED),
     'a wider head': (lambda m: edit(m, 'policy_head', nn.Linear(8, 3)), REPLACED),
@@ -125,8 +128,31 @@ FIELDS: dict[str, tuple[Space, dict[str, Any], str]] = {
     'nine layers': (OBS, dict(hidden_sizes=[4] * 9), 'takes up to 8 layers and actor_encoder has 9'),
     'images': (IMAGES, dict(encoder='mlp'), INPUT + 'images'),
     'several indices': (MultiDiscrete((2, 3), (0, 0), (2,)), {}, INPUT + 'several indices'),
-    'several entries': (TWO, {}, INPUT + 'several entries'),
-    'entries of actor and critic': (TWO, dict(actor_obs=['a'], critic_obs=['b']), INPUT + 'several entries'),
+    'an image among entries': (WITH_IMAGE, {}, INPUT + "images, as the entry 'b' is"),
+    'an image for the critic': (
+        WITH_IMAGE,
+        dict(actor_obs=['a'], critic_obs=['b']),
+        INPUT + "images, as the entry 'b' is",
+    ),
+    'several indices in an entry': (
+        Dict({'a': OBS, 'b': MultiDiscrete((2, 3), (0, 0), (2,))}),
+        {},
+        INPUT + "several indices, as the entry 'b' is",
+    ),
+    'a network for an entry': (
+        TWO,
+        dict(encoder=dict(type='multi', encoders={'b': 'mlp'})),
+        "the native executor has no encoder of a single entry, such as MLP of 'b'",
+    ),
+    'entries without a network': (TWO, dict(encoder=dict(type='multi', join=None)), f'{NONE} NoneType as the join'),
+    'another network of entries': (TWO, dict(encoder='simba'), f'{NONE} Simba as the join of actor_encoder'),
+    'layer norm over entries': (TWO, dict(layer_norm=True), 'has no layer normalisation, as in actor_encoder'),
+    'many entries': (SEVENTEEN, {}, 'takes up to 16 entries of observations and the networks see 17'),
+    'a window that is normalised': (
+        Dict({'a': Box(np.full((2, 3), -np.inf), np.full((2, 3), np.inf)), 'window_mask': MultiBinary((2,))}),
+        dict(obs_norm=True),
+        'the native executor does not normalise windows of observations',
+    ),
 }
 
 
@@ -187,8 +213,10 @@ def test_model_with_a_hook_on_a_parameter_acts_in_c_and_its_steps_run_eagerly_al
 @pytest.mark.slow
 def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level('INFO'):
-        for i, (dist, stage) in enumerate(itertools.product(DISTS, INPUTS)):
-            arch = list(OWN_CRITIC)[(i + i // 6) % 6]
+        for i, (dist, stage) in enumerate(itertools.product(DISTS, [*INPUTS, *VIEWS])):
+            arch = 'dual'
+            if stage not in VIEWS:
+                arch = list(OWN_CRITIC)[(i + i // 6) % 6]
             problem = Problem(Case('PPO', dist, arch, (4,) * 8, input=stage, masked=dist in NVEC), n_step=1)
             assert choose_executor(problem.model, problem.dist, CPU, (AUTO, NATIVE)[i % 2]).name == 'native'
     found = {record.getMessage().split('(')[0] for record in caplog.records}

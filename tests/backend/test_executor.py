@@ -25,6 +25,7 @@ from tests.backend.problems import (
     UNCLIPPED,
     VALUE_CLIP,
     VALUE_LOSSES,
+    VIEWS,
     Case,
     OwnAdam,
     Problem,
@@ -81,7 +82,10 @@ def assert_same_end(found: Result, want: Result) -> None:
 
 @st.composite
 def cases(draw: Any, kind: str, dist: str) -> Case:
+    stage = draw(st.sampled_from([*INPUTS, *VIEWS]))
     archs = ('dual', 'detach', 'shared') if kind == 'AUX' else tuple(OWN_CRITIC)
+    if stage in VIEWS:
+        archs = ('dual',) if kind == 'AUX' else ('dual', 'separate')
     batch_size = draw(st.integers(4, 40))
     term_weights = draw(st.sampled_from([(), (), (0.0,), (0.1,), (0.7,)]))
     policy = PolicyNumbers(
@@ -104,7 +108,7 @@ def cases(draw: Any, kind: str, dist: str) -> Case:
         draw(st.sampled_from(archs)),
         draw(st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)),
         draw(st.sampled_from(['tanh', 'relu'])),
-        draw(st.sampled_from(INPUTS)),
+        stage,
         dist in NVEC and draw(st.booleans()),
         draw(st.booleans()),
         draw(st.sampled_from([(-10.0, 2.0), (-0.55, -0.45)])),
@@ -315,6 +319,10 @@ def test_metrics_of_many_minibatches_at_once_are_those_of_each(monkeypatch: pyte
         ('several choices masked', 'vector', 'one trunk', 2),
         ('free std', 'bits', 'one trunk', 1),
         ('categorical', 'matrix', 'separate', 2),
+        ('categorical masked', 'normalised entries', 'one trunk', 2),
+        ('free std', 'entries', 'separate', 1),
+        ('categorical masked', 'central critic', 'separate', 2),
+        ('several choices', 'normalised central critic', 'separate', 1),
     ],
 )
 def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: int) -> None:
@@ -378,8 +386,9 @@ def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
 
 
 def test_native_values_are_those_of_the_critic_also_where_parameters_were_moved_to_other_memory() -> None:
-    for i, arch in enumerate(OWN_CRITIC):
-        problem = Problem(Case('PPO', arch=arch, input=INPUTS[i], masked=arch == 'dual'))
+    archs = {**dict(zip(INPUTS, itertools.cycle(OWN_CRITIC), strict=False)), **dict.fromkeys(VIEWS, 'separate')}
+    for stage, arch in archs.items():
+        problem = Problem(Case('PPO', arch=arch, input=stage, masked=arch == 'dual'))
         executor, obs = NativeExecutor(problem.model, problem.dist), problem.columns['obs']
         for factor in (1, 2):
             for p in problem.model.parameters():

@@ -23,7 +23,9 @@ from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, leaf_spaces, leaves_by_path
 from zoo.env import EnvConfig, make_env, make_env_groups, make_vector_env
 from zoo.policy.sequences import rows_of, run_model
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 from zoo.worker.collector import Collector
 
 SMALL_INTEGERS = {
@@ -287,6 +289,60 @@ def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None
     said = r"has the entries \['image'\] but must have 'vector' \('image' may be missing\);"
     with pytest.raises(UserError, match=said):
         policy.act({'image': whole['image']})
+
+
+CENTRAL = {'actor_obs': ['own'], 'critic_obs': ['bits', 'own'], 'obs_norm': True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+@pytest.mark.parametrize('model', [CENTRAL, {'obs_norm': True}], ids=['central critic', 'same entries'])
+def test_run_over_several_entries_in_c_resumes_bit_equal_and_ends_where_eager_does(
+    kind: str, model: dict[str, Any], tmp_path: Path, native: Any
+) -> None:
+    """Six rollouts with masks; PPG has two auxiliary phases. The observations are nested, with indices and bits."""
+    env = dict(id='any_space', kwargs=dict(obs='nested_mask', action='multi_discrete'), collector_env_num=4)
+    sections = dict(type=kind, model=model, collect=dict(n_step=16), eval=dict(eval_freq=384, n_episode=1))
+    learn: dict[str, Any] = dict(batch_size=32, learning_rate=1e-3)
+    if kind == 'ppg':
+        learn |= dict(aux_freq=3, aux_batch_size=32, aux_train_epoch=2)
+
+    def config(name: str, executor: str) -> Any:
+        policy = dict(sections, learn=dict(learn, executor=executor))
+        logger = dict(root=str(tmp_path / name), **QUIET)
+        return resolve_config(dict(exp_name='x', max_env_step=384, env=env, policy=policy, logger=logger))
+
+    ends = []
+    for executor in ('native', 'eager'):
+        with SerialJob(config(executor, executor)) as job:
+            for i in range(6):
+                if i == 3:
+                    job.reset_env()  # a resume starts new episodes
+                job.iteration()
+            job.save()
+            run_dir = job.run_dir
+            ends.append(job.state_dict()['policy']['model'])
+    with SerialJob(config('half', 'native')) as job:
+        for _ in range(3):
+            job.iteration()
+        job.save()
+        checkpoint = load_checkpoint(job.run_dir)
+    with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
+        for _ in range(3):
+            job.iteration()
+        resumed = job.state_dict()['policy']['model']
+    in_c, eager = ends
+    assert all(torch.equal(x, resumed[name]) for name, x in in_c.items())
+    assert not all(torch.equal(x, eager[name]) for name, x in in_c.items())  # C rounds otherwise
+    for name, x in in_c.items():
+        torch.testing.assert_close(x, eager[name], rtol=1e-4, atol=1e-5, msg=lambda text: f'{name}: {text}')  # noqa: B023
+    acting = load_policy(run_dir)
+    obs = {'own': {'place': np.zeros(2, np.float32), 'kind': 1}, 'bits': np.ones(3, np.int8)}
+    obs['action_mask'] = np.ones(5, np.int8)
+    answer = acting.act(obs)
+    if model is CENTRAL:
+        del obs['bits']
+        np.testing.assert_array_equal(acting.act(obs), answer)
 
 
 def test_observations_of_a_rollout_are_trees() -> None:

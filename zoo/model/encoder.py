@@ -283,6 +283,11 @@ class MultiEncoder(nn.Module):
             self.n_feature = self.join.n_feature
         self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
 
+    @property
+    def entry_names(self) -> list[str]:
+        """Names of the leaves whose features are joined, in their order side by side."""
+        return self._names
+
     @classmethod
     def fits(cls, space: Space) -> bool:
         return isinstance(space, Dict)

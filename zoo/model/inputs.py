@@ -219,6 +219,11 @@ class DictInput(nn.Module):
         }
         self.stages = nn.ModuleDict(stages)
 
+    @property
+    def entry_names(self) -> list[str]:
+        """Names of the leaves, in the order of `named_stages`."""
+        return list(self._names.values())
+
     def named_stages(self) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
         """Path and stage of each leaf."""
         yield from zip(self._paths, self.stages.values(), strict=True)

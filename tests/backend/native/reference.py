@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 from zoo.backend.native.bindings import (
     Activation,
     Dist,
+    Entry,
     Input,
     Kind,
     Model,
     StepSpec,
     Surrogate,
+    Trunk,
     ValueLoss,
 )
 
@@ -34,6 +37,7 @@ class Case(NamedTuple):
     stop: bool = False
     nvec: tuple[int, ...] | None = None  # number of options of each choice; None: one choice
     log_std: tuple[float, float] = (-10.0, 2.0)  # lower and upper bound
+    state: int = 0  # width of a second entry, whose numbers only the critic sees, before the first; 0: there is none
 
 
 class Linear(NamedTuple):
@@ -70,17 +74,20 @@ class Net:
                 self.params[f'{name}.{part}'] = nn.Parameter(x)
             return Linear(self.params[f'{name}.weight'], self.params[f'{name}.bias'])
 
-        def trunk(name: str, sizes: tuple[int, ...]) -> list[Linear]:
-            return [add(f'{name}.{i}', a, b) for i, (a, b) in enumerate(zip((case.obs, *sizes), sizes, strict=False))]
+        def layers(name: str, n_in: int, sizes: tuple[int, ...]) -> Any:
+            return [add(f'{name}.{i}', a, b) for i, (a, b) in enumerate(zip((n_in, *sizes), sizes, strict=False))]
 
-        actor = trunk('actor', case.hidden)
+        actor = Trunk(layers('actor', case.obs, case.hidden))
         policy, aux = add('policy', case.hidden[-1], case.action), add('aux', case.hidden[-1], 1)
         std = add('std', case.hidden[-1], case.action) if case.state_std else None
         if case.dist == Dist.GAUSSIAN and not case.state_std:
             # one is beyond the bound, where the clamp stops the gradient; one is on the bound, where it does not
             values = torch.tensor([2.5, 2.0, -0.5, 0.3, 0.0])[torch.arange(case.action) % 5]
             self.params['log_std'] = nn.Parameter(values.clone())
-        critic = None if case.critic is None else trunk('critic', case.critic)
+        critic = None
+        if case.critic is not None:
+            seen = (1, 0) if case.state else (0,)
+            critic = Trunk(layers('critic', case.state + case.obs, case.critic), seen)
         value = add('value', (case.critic or case.hidden)[-1], 1)
         names = list(self.params)
         of_critic = [name for name in names if name.split('.')[0] in ('critic', 'value')]
@@ -89,9 +96,12 @@ class Net:
         self.states = [FlatState([self.params[name] for name in group]) for group in groups]
         self.shift, self.scale = torch.randn(case.obs, generator=generator), torch.rand(case.obs, generator=generator)
         normalized = case.input == Input.NORMALIZED
+        statistics = (self.shift, self.scale) if normalized else (None, None)
+        entries = [Entry(case.input, case.obs, *statistics, 1.5)]
+        if case.state:
+            entries.append(Entry(Input.FLOAT, case.state))
         self.model = Model(
-            case.input,
-            case.obs,
+            entries,
             case.activation,
             actor,
             critic,
@@ -103,9 +113,6 @@ class Net:
             self.params.get('log_std'),
             std,
             case.stop,
-            self.shift if normalized else None,
-            self.scale if normalized else None,
-            1.5,
             *case.log_std,
         )
 
@@ -122,14 +129,14 @@ def masks(case: Case, n: int, seed: int = 0) -> Tensor:
 
 def rows(
     case: Case, n: int, seed: int = 0, weighted: bool = False, impossible: bool = False, mask: bool = False
-) -> dict[str, Tensor]:
-    """A batch [n] for the case; impossible: the logits of an option are -inf although no mask forbids it."""
+) -> dict[str, Any]:
+    """A batch [n] for the case, whose obs are a list if there are two entries; impossible: the logits of an option are -inf although no mask forbids it."""
     g = torch.Generator().manual_seed(seed + 1)
     index = case.input == Input.INDEX
     obs = torch.randint(0, case.obs, (n,), generator=g) if index else torch.randn(n, case.obs, generator=g)
     if case.input == Input.BOOL:
         obs = obs > 0
-    batch = {'obs': obs, **{name: torch.randn(n, generator=g) for name in ('value', 'adv', 'return_')}}
+    batch: dict[str, Any] = {'obs': obs, **{name: torch.randn(n, generator=g) for name in ('value', 'adv', 'return_')}}
     if case.dist == Dist.GAUSSIAN:
         mu, sigma = torch.randn(n, case.action, generator=g), torch.rand(n, case.action, generator=g) + 0.5
         batch['logit'] = torch.cat([mu, sigma], 1)
@@ -147,14 +154,24 @@ def rows(
         batch['action'][::2] = case.action - 1
     if weighted:
         batch['weight'] = (torch.rand(n, generator=g) > 0.3) * 1.4
+    if case.state:
+        batch['obs'] = [obs, torch.randn(n, case.state, generator=g)]
     return batch
 
 
+def each_entry(change: Callable[[Tensor], Tensor], obs: Any) -> Any:
+    """The same change of all entries of a batch."""
+    if isinstance(obs, list):
+        return [change(x) for x in obs]
+    return change(obs)
+
+
 def outputs(
-    net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool, mask: Tensor | None = None
+    net: Net, params: dict[str, Tensor], obs: Any, stop: bool, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the flat logit, value and aux_value."""
     case, act = net.case, torch.tanh if net.case.activation == Activation.TANH else torch.relu
+    obs, *more = obs if isinstance(obs, list) else [obs]
     x = nn.functional.one_hot(obs, case.obs).double() if case.input == Input.INDEX else obs.double()
     if case.input == Input.NORMALIZED:
         x = ((x - net.shift.double()) * net.scale.double()).clamp(-1.5, 1.5)
@@ -162,13 +179,12 @@ def outputs(
     def linear(name: str, x: Tensor) -> Tensor:
         return x @ params[f'{name}.weight'].t() + params[f'{name}.bias']
 
-    def trunk(name: str, n_layer: int) -> Tensor:
-        y = x
+    def trunk(name: str, n_layer: int, y: Tensor) -> Tensor:
         for i in range(n_layer):
             y = act(linear(f'{name}.{i}', y))
         return y
 
-    feature = trunk('actor', len(case.hidden))
+    feature = trunk('actor', len(case.hidden), x)
     logit = linear('policy', feature)
     if case.dist == Dist.GAUSSIAN:
         log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
@@ -179,7 +195,9 @@ def outputs(
         logit = torch.cat([logit, log_std.exp()], 1)
     if mask is not None:
         logit = logit.masked_fill(~mask, -torch.inf)
-    critic = feature if case.critic is None else trunk('critic', len(case.critic))
+    critic = feature
+    if case.critic is not None:
+        critic = trunk('critic', len(case.critic), torch.cat([*map(torch.Tensor.double, more), x], 1))
     return logit, linear('value', critic.detach() if stop else critic)[:, 0], linear('aux', feature)[:, 0]
 
 
@@ -223,11 +241,10 @@ def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tenso
     return 0.5 * error.square()
 
 
-def loss(
-    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Any]]:
+def loss(net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
     """Returns the loss that a step minimises, and its metrics."""
-    case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+    case = net.case
+    b = {name: x.double() if name != 'obs' and x.is_floating_point() else x for name, x in batch.items()}
     w = b.get('weight', torch.ones_like(b['return_']))
     logit, value, aux_value = outputs(net, params, b['obs'], case.stop, b.get('mask'))
     total, metrics = torch.zeros((), dtype=torch.float64), {}
@@ -275,7 +292,7 @@ def loss(
 
 
 def gradients(
-    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
+    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Returns the gradient of each parameter, 0 if the loss does not depend on it; and the metrics."""
     leaves = {name: p.detach().double().requires_grad_() for name, p in params.items()}

@@ -36,6 +36,8 @@ CASES = [
     Case(7, (20,), (9,), 11, nvec=(3, 1, 7)),
     Case(11, (20,), None, 2, input=Input.BOOL),
     Case(6, (40,), None, 17, Dist.GAUSSIAN, state_std=True, input=Input.NORMALIZED),
+    Case(7, (20,), (33,), 5, input=Input.INDEX, state=13),
+    Case(18, (20,), (20,), 5, input=Input.BOOL, state=54),
 ]
 
 
@@ -55,8 +57,9 @@ def sweep(lib: bindings.Library) -> None:
                 assert metrics[0, 6].isfinite()
             some = None if mask is None else mask[:n]
             everything = Output.LOGIT | Output.VALUE | Output.AUX
-            lib.forward(lib.workspace(), net.model, batch['obs'][:n], everything, 2, some)
-        obs = batch['obs'][:12].view(3, 4, *batch['obs'].shape[1:])
+            some_obs = reference.each_entry(lambda x: x[:n], batch['obs'])  # noqa: B023
+            lib.forward(lib.workspace(), net.model, some_obs, everything, 2, some)
+        obs = reference.each_entry(lambda x: x[:12].unflatten(0, (3, 4)), batch['obs'])
         action = torch.zeros((2, 4, *net.model.action_shape), dtype=net.model.action_dtype)
         value = torch.zeros(2, 4) if case.critic is None else None
         noise, logit = torch.randn(2, 4, case.action), torch.zeros(2, 4, net.model.n_logit)

@@ -49,6 +49,7 @@ RANGES: dict[str, Any] = dict(clip_low=0.1, clip_high=0.1, value_loss=ValueLoss.
 WEIGHTS = dict(value_weight=0.7, entropy_weight=0.05, dual_clip=1.5, grad_clip=0.3)
 ALL_OPTIONS: dict[str, Any] = dict(RANGES, **WEIGHTS, measure_kl=True)
 CHOICES_10 = Case(4, (16,), (16,), 10, nvec=(4, 1, 5))
+CENTRAL = Case(6, (17,), (9,), 5, input=Input.NORMALIZED, state=20)
 
 
 def ppo(*options: Any, **more: Any) -> StepSpec:
@@ -95,6 +96,9 @@ CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [  # the sweep be
     ('value, huber', Case(), StepSpec(Kind.VALUE, value_loss=ValueLoss.HUBER, value_range=1.0), 70, {}),
     ('aux, dual', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.AUX, bc_weight=1.5), 90, {'weighted': True}),
     ('aux, clipped', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.AUX, grad_clip=0.05), 90, {}),
+    ('central critic', CENTRAL, ppo(True, **ALL_OPTIONS), 150, {'weighted': True}),
+    ('value, central critic', CENTRAL._replace(input=Input.INDEX), StepSpec(Kind.VALUE), 70, {}),
+    ('aux, central critic', CENTRAL._replace(input=Input.BOOL), StepSpec(Kind.AUX), 70, {}),
 ]
 
 
@@ -286,6 +290,8 @@ NETWORKS = [
     Case(6, (17,), (9,), 9, nvec=(4, 1, 4)),
     Case(11, (20,), None, 2, input=Input.BOOL),
     Case(6, (17,), (9,), 5, log_std=(-0.25, 0.25), **GAUSSIAN),
+    CENTRAL,
+    CENTRAL._replace(input=Input.INDEX),
 ]
 
 
@@ -310,7 +316,7 @@ def test_forward_equals_float64(leveled: Library, case: Any, n: int) -> None:
 def test_act_equals_float64(leveled: Library, case: Any, greedy: bool, masked: bool) -> None:
     n_step, n = 3, 7
     net, batch = Net(case), rows(case, (n_step + 1) * n, mask=masked)
-    obs = batch['obs'].view(n_step + 1, n, *batch['obs'].shape[1:])
+    obs = reference.each_entry(lambda x: x.unflatten(0, (n_step + 1, n)), batch['obs'])
     noise = torch.randn(n_step, n, case.action, generator=torch.Generator().manual_seed(5))
     mask = batch['mask'].view(n_step + 1, n, -1) if masked else None
     action = torch.full((n_step, n, *net.model.action_shape), -1, dtype=net.model.action_dtype)
@@ -322,7 +328,8 @@ def test_act_equals_float64(leveled: Library, case: Any, greedy: bool, masked: b
         leveled.act(workspace, t)
     params = {k: p.detach().double() for k, p in net.params.items()}
     for t in range(n_step):
-        wanted, wanted_value, _ = reference.outputs(net, params, obs[t], False, mask[t] if masked else None)
+        row = reference.each_entry(lambda x: x[t], obs)  # noqa: B023
+        wanted, wanted_value, _ = reference.outputs(net, params, row, False, mask[t] if masked else None)
         torch.testing.assert_close(logit[t].double(), wanted, rtol=1e-5, atol=3e-6)
         if value is not None:
             torch.testing.assert_close(value[t].double(), wanted_value, rtol=1e-5, atol=3e-6)
@@ -467,6 +474,30 @@ def test_epoch_row_or_step_that_does_not_exist_is_refused_and_changes_nothing(
     with pytest.raises(error, match=words):
         _run(lib, net, step, batch, index, 10)
     assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+
+
+@pytest.mark.parametrize('seen', [(2, 0), (-1, 0), (1,), ()])
+def test_entries_that_are_not_there_or_do_not_fit_the_first_layer_are_refused(lib: Library, seen: Any) -> None:
+    """There are the entries 0 and 1; the critic's first layer takes the numbers of both."""
+    net, batch = Net(CENTRAL), rows(CENTRAL, 10)
+    net.model.struct.critic.n_entry = len(seen)
+    net.model.struct.critic.entry[: len(seen)] = seen
+    before = _snapshot(net)
+    with pytest.raises(ValueError, match=NO_STEP):
+        _run(lib, net, PPO, batch, torch.arange(10), 10)
+    assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+    _run(lib, net, StepSpec(Kind.POLICY), batch, torch.arange(10), 10)  # which does not read the critic
+
+
+def test_index_outside_its_space_is_refused_in_any_entry_that_is_read(lib: Library) -> None:
+    case = CENTRAL._replace(input=Input.INDEX)
+    net, batch = Net(case), rows(case, 10)
+    batch['obs'][0][3] = 6
+    for output in (Output.LOGIT, Output.VALUE):
+        with pytest.raises(ValueError, match='an index in the observations is outside its space'):
+            lib.forward(lib.workspace(), net.model, batch['obs'], output)
+    with pytest.raises(ValueError, match='an index in the observations is outside its space'):
+        _run(lib, net, PPO, batch, torch.arange(10), 10)
 
 
 def test_spo_and_error_clip_of_one_row_are_those_worked_by_hand(leveled: Library) -> None:

@@ -28,6 +28,7 @@ from zoo.backend.executor import Eager, StepPlan
 from zoo.backend.native import NativeExecutor
 from zoo.config.components import make_component
 from zoo.config.section import validate
+from zoo.core.data import map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete
@@ -142,6 +143,75 @@ def test_columns_and_entries_that_no_step_reads_keep_native_from_nothing() -> No
     assert choose_executor(model, problem.dist, CPU, ExecutorRequest('auto', 'auto', None)).name == 'native'
     assert_equal_parameters(problem.run(recorder(called)), want)
     assert not called
+
+
+def test_a_call_reads_only_the_entries_of_its_networks_the_others_may_be_missing() -> None:
+    """The actor sees obs, the critic state, obs and agent."""
+    problem = Problem(Case('PPO', input='central critic', numbers=PLAIN), n_step=4)
+    executor, obs = NativeExecutor(problem.model, problem.dist), problem.columns['obs']
+
+    def logit_of(obs: Any) -> Any:
+        acting: Any = executor.start_acting(obs, lambda n: torch.zeros(1, n, 3), False)
+        acting.begin()
+        acting.step(0)
+        return acting.output['logit'][0]
+
+    rows = map_tensors(lambda x: x.unflatten(0, (2, 32)), obs)
+    assert torch.equal(logit_of({'obs': rows['obs']}), logit_of(rows))
+    assert executor.compute_critic(obs).shape == (64,)
+    for missing in ('state', 'agent'):
+        with pytest.raises(ValueError, match='cannot run this model: a layer, width, entry or column'):
+            executor.compute_critic({name: x for name, x in obs.items() if name != missing})
+
+
+def test_entries_in_another_order_are_told_apart_by_name() -> None:
+    problem = Problem(Case('PPO', input='normalised entries', numbers=PLAIN), n_step=4)
+    want = problem.run(NativeExecutor)
+    problem.columns['obs'] = dict(reversed(problem.columns['obs'].items()))
+    assert_equal_parameters(problem.run(NativeExecutor), want)
+
+
+def of_one_vector(problem: Problem, vector: Any) -> Problem:
+    """A problem with the same networks whose observations are one vector [N, n], for those networks that see n numbers."""
+    n = vector.shape[1]
+    space = Box(np.full(n, -np.inf), np.full(n, np.inf))
+    other = copy.copy(problem)
+    other.model = PPG(validate(PPGConfig, dict(hidden_sizes=[16, 16])), space, Discrete(3))
+    own = other.model.state_dict()
+    state = {name.replace('.join', ''): x for name, x in problem.model.state_dict().items()}
+    other.model.load_state_dict({name: x if x.shape == own[name].shape else own[name] for name, x in state.items()})
+    other.columns = {**problem.columns, 'obs': vector}
+    return other
+
+
+@pytest.mark.parametrize(
+    ('kind', 'stage', 'trained'),
+    [
+        ('PPO', 'entries', ('actor_encoder', 'policy_head', 'critic_encoder', 'value_head')),
+        ('AUX', 'entries', ('actor_encoder', 'policy_head', 'critic_encoder', 'value_head', 'aux_head')),
+        ('POLICY', 'central critic', ('actor_encoder', 'policy_head')),
+        ('VALUE', 'central critic', ('critic_encoder', 'value_head')),
+    ],
+)
+def test_entries_side_by_side_are_one_vector_to_the_bit(kind: str, stage: str, trained: tuple[str, ...]) -> None:
+    """All entries are agent (one-hot of 3), obs (5 numbers), state.map (2 x 3) and state.doors (4 bits), in this order."""
+    problem = Problem(
+        Case(kind, input=stage, numbers=PLAIN if kind in ('PPO', 'POLICY') else ValueNumbers()), n_step=12
+    )
+    obs = problem.columns['obs']
+    vector = obs['obs']
+    if kind != 'POLICY':
+        bits = obs['state']['doors'].float()
+        vector = torch.cat([torch.eye(3)[obs['agent']], vector, obs['state']['map'].flatten(1), bits], 1)
+    found = problem.run(NativeExecutor)
+    want = of_one_vector(problem, vector).run(NativeExecutor)
+    by_name = {name.replace('.join', ''): p for name, p in found.parameters.items()}
+    before = {name.replace('.join', ''): p for name, p in problem.model.named_parameters()}
+    for name, p in want.parameters.items():
+        if name.startswith(trained):
+            assert torch.equal(by_name[name], p), name
+            assert not torch.equal(before[name], p), name
+    assert all(torch.equal(found.metrics[name], x) for name, x in want.metrics.items())
 
 
 def test_a_hook_put_on_the_model_later_is_refused_by_name_not_ignored() -> None:

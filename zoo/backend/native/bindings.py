@@ -20,12 +20,15 @@ from torch import Tensor, nn
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam
 
-ABI = 4
+ABI = 5
 MAX_LAYER = 8
+MAX_ENTRY = 16
 
 
 Level = IntEnum('Level', 'BASE V3 V4', start=0)  # instruction set of the kernels: SSE2 or NEON, AVX2, AVX-512
-Input = IntEnum('Input', 'FLOAT NORMALIZED INDEX BOOL', start=0)  # an index becomes one-hot
+Input = IntEnum(
+    'Input', 'FLOAT NORMALIZED INDEX BOOL', start=0
+)  # of an entry of the observations; an index becomes one-hot
 Activation = IntEnum('Activation', 'TANH RELU', start=0)  # after each layer of a trunk
 Dist = IntEnum('Dist', 'CATEGORICAL GAUSSIAN', start=0)  # the action distribution
 Std = IntEnum('Std', 'NONE FREE LAYER', start=0)  # where a Gaussian's log standard deviation comes from
@@ -50,12 +53,19 @@ def _struct(name: str, *fields: tuple[Any, str]) -> type[ctypes.Structure]:
 
 
 LinearStruct = _struct('zoo_linear', (c_int32, 'n_in n_out'), (c_void_p, 'weight bias weight_grad bias_grad'))
-TrunkStruct = _struct('zoo_trunk', (c_int32, 'n_layer activation'), (LinearStruct * MAX_LAYER, 'layer'))
+EntryStruct = _struct('zoo_entry', (c_int32, 'kind width'), (c_float, 'clip'), (c_void_p, 'shift scale'))
+TrunkStruct = _struct(
+    'zoo_trunk',
+    (c_int32, 'n_layer activation n_entry'),
+    (c_int32 * MAX_ENTRY, 'entry'),
+    (LinearStruct * MAX_LAYER, 'layer'),
+)
 ModelStruct = _struct(
     'zoo_model',
-    (c_int32, 'input n_input shared stop_value_gradient distribution n_action std n_choice'),
-    (c_float, 'obs_clip log_std_min log_std_max'),
-    (c_void_p, 'nvec shift scale log_std log_std_grad'),
+    (c_int32, 'n_entry shared stop_value_gradient distribution n_action std n_choice'),
+    (c_float, 'log_std_min log_std_max'),
+    (c_void_p, 'nvec log_std log_std_grad'),
+    (EntryStruct * MAX_ENTRY, 'entry'),
     (TrunkStruct, 'actor critic'),
     (LinearStruct, 'policy_head std_head value_head aux_head'),
 )
@@ -64,7 +74,12 @@ StepStruct = _struct(
     (c_int32, 'kind normalize_adv measure_kl surrogate value_loss has_dual_clip has_kl_penalty has_grad_clip'),
     (c_double, 'clip_low clip_high value_range value_weight entropy_weight dual_clip kl_penalty bc_weight grad_clip'),
 )
-BatchStruct = _struct('zoo_batch', (c_int64, 'n_row'), (c_void_p, 'obs mask action logit value adv return_ weight'))
+BatchStruct = _struct(
+    'zoo_batch',
+    (c_int64, 'n_row'),
+    (c_void_p * MAX_ENTRY, 'obs'),
+    (c_void_p, 'mask action logit value adv return_ weight'),
+)
 AdamStruct = _struct(
     'zoo_adam',
     (c_int64, 'size'),
@@ -74,11 +89,17 @@ AdamStruct = _struct(
 RolloutStruct = _struct(
     'zoo_rollout',
     (c_int32, 'n_row has_value'),
-    (c_void_p, 'obs mask noise action logit value'),
-    (c_int64, 'obs_stride mask_stride noise_stride action_stride logit_stride value_stride'),
+    (c_void_p * MAX_ENTRY, 'obs'),
+    (c_void_p, 'mask noise action logit value'),
+    (c_int64 * MAX_ENTRY, 'obs_stride'),
+    (c_int64, 'mask_stride noise_stride action_stride logit_stride value_stride'),
 )
-STRUCTS = (LinearStruct, TrunkStruct, ModelStruct, StepStruct, BatchStruct, AdamStruct, RolloutStruct)
+STRUCTS = (LinearStruct, EntryStruct, TrunkStruct, ModelStruct, StepStruct, BatchStruct, AdamStruct, RolloutStruct)
 """In the order of zoo_sizes."""
+
+
+Entries = Tensor | Sequence[Tensor | None]
+"""Observations: a tensor for each entry, None for one that no network of the call reads; or the tensor of the only one."""
 
 
 class StepSpec(NamedTuple):
@@ -100,6 +121,23 @@ class StepSpec(NamedTuple):
     bc_weight: float = 1.0
 
 
+class Entry(NamedTuple):
+    """One entry of the observations, which has tensors of its own. Args: width: numbers in it, or of its indices."""
+
+    kind: Input
+    width: int
+    shift: Tensor | None = None  # [width] f32, of Input.NORMALIZED
+    scale: Tensor | None = None
+    clip: float = 10.0
+
+
+class Trunk(NamedTuple):
+    """Linear layers; the input of the first is the entries that it reads, by number, side by side."""
+
+    layers: Sequence[nn.Linear]
+    entries: Sequence[int] = (0,)
+
+
 class Model:
     """A zoo_model, an actor-critic, with the tensors that it points to; action_shape, action_dtype: of one row's action.
 
@@ -107,18 +145,16 @@ class Model:
     each parameter that has one.
 
     Args:
-      critic: None: its head is on the actor's trunk; policy_head: gives logits, or mu; log_std: [D] a free parameter, or
+      entries: of the observations; critic: None: its head is on the actor's trunk; policy_head: gives logits, or mu; log_std: [D] a free parameter, or
         std_head: a layer; nvec: options of each of several choices, None: one choice, or real numbers.
-      shift, scale: [O] f32, of Input.NORMALIZED.
     """
 
     def __init__(
         self,
-        input: Input,
-        n_input: int,
+        entries: Sequence[Entry],
         activation: Activation,
-        actor: Sequence[nn.Linear],
-        critic: Sequence[nn.Linear] | None,
+        actor: Trunk,
+        critic: Trunk | None,
         distribution: Dist,
         policy_head: nn.Linear,
         nvec: tuple[int, ...] | None = None,
@@ -127,14 +163,10 @@ class Model:
         log_std: Tensor | None = None,
         std_head: nn.Linear | None = None,
         stop_value_gradient: bool = False,
-        shift: Tensor | None = None,
-        scale: Tensor | None = None,
-        obs_clip: float = 10.0,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
     ) -> None:
-        self.input = input
-        self.n_input = n_input
+        self.entries = entries
         n_action = policy_head.bias.numel()
         is_gaussian = distribution == Dist.GAUSSIAN
         self.n_action = n_action
@@ -159,8 +191,7 @@ class Model:
         else:
             std = Std.FREE
         self.struct = ModelStruct(
-            input=input,
-            n_input=n_input,
+            n_entry=len(entries),
             shared=critic is None,
             stop_value_gradient=stop_value_gradient,
             distribution=distribution,
@@ -168,15 +199,13 @@ class Model:
             std=std if std_head is None else Std.LAYER,
             n_choice=len(choices),
             nvec=ctypes.addressof(self._nvec),
-            obs_clip=obs_clip,
             log_std_min=log_std_min,
             log_std_max=log_std_max,
-            shift=_optional('shift', shift, (n_input,)),
-            scale=_optional('scale', scale, (n_input,)),
             log_std=_optional('log_std', log_std, (n_action,)),
             log_std_grad=_grad('log_std', log_std),
+            entry=(EntryStruct * MAX_ENTRY)(*map(_entry, entries)),
             actor=_trunk(actor, activation),
-            critic=_trunk(critic or (), activation),
+            critic=_trunk(critic or Trunk((), ()), activation),
             policy_head=_linear(policy_head),
             std_head=_linear(std_head),
             value_head=_linear(value_head),
@@ -194,14 +223,15 @@ class ActingBlocks:
     def __init__(
         self,
         model: Model,
-        obs: Tensor,
+        obs: Entries,
         noise: Tensor | None,
         action: Tensor,
         logit: Tensor,
         value: Tensor | None,
         mask: Tensor | None = None,
     ) -> None:
-        n = obs.shape[1]
+        entries = each_entry(obs)
+        n = next(x.shape[1] for x in entries if x is not None)
         blocks = {
             'mask': (mask, torch.bool, (n, model.n_action)),
             'noise': (noise, torch.float32, (n, model.n_action)),
@@ -210,14 +240,16 @@ class ActingBlocks:
             'value': (value, torch.float32, (n,)),
         }
         self.model = model
-        self.blocks = [obs, *(x for x, *_ in blocks.values())]
+        self.blocks = [*entries, *(x for x, *_ in blocks.values())]
         self.n_step = min(len(x) for x in self.blocks if x is not None)
         self.struct = RolloutStruct(
             n_row=n,
             has_value=value is not None,
-            obs=obs_address(model, obs[0]),
-            obs_stride=obs.stride(0) * obs.element_size(),
+            obs=obs_addresses(model, [None if x is None else x[0] for x in entries]),
         )
+        for i, block in enumerate(entries):
+            if block is not None:
+                self.struct.obs_stride[i] = block.stride(0) * block.element_size()
         for name, (x, dtype, shape) in blocks.items():
             if x is not None:
                 setattr(self.struct, name, address(name, x[0], dtype, shape))
@@ -234,9 +266,9 @@ def step_struct(spec: StepSpec) -> ctypes.Structure:
     )
 
 
-def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctypes.Structure:
+def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Any]) -> ctypes.Structure:
     """A zoo_batch of the columns that a step of this kind reads."""
-    n = batch['obs'].shape[0]
+    n = n_row_of(batch['obs'])
     rows = (n,)
     f32 = torch.float32
     columns = {
@@ -256,7 +288,7 @@ def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctype
     }[kind]
     return BatchStruct(
         n_row=n,
-        obs=obs_address(model, batch['obs']),
+        obs=obs_addresses(model, batch['obs']),
         **{
             name: address(name, batch[name], *columns[name])
             for name in (*wanted, 'weight')
@@ -298,18 +330,51 @@ def _grad(name: str, x: Tensor | None) -> int | None:
     return address(f'{name}.grad', x.grad, torch.float32, tuple(x.shape))
 
 
-def obs_address(model: Model, obs: Tensor) -> int:
-    """The address of observations: [N] indices, or [N, ...] with n_input numbers or bools each in any shape."""
-    if model.input == Input.INDEX:
-        return address('obs', obs, torch.int64, (obs.shape[0],))
-    n = obs.shape[0]
-    n_input = model.n_input
-    is_flat = prod(obs.shape[1:]) == n_input  # rows of several dimensions lie in memory as flat ones do
-    if model.input == Input.BOOL:
+def each_entry(obs: Entries) -> Sequence[Tensor | None]:
+    """The entries of observations, also of those that are one tensor."""
+    if isinstance(obs, Tensor):
+        return [obs]
+    return obs
+
+
+def n_row_of(obs: Entries) -> int:
+    """The number of observations."""
+    return next(len(x) for x in each_entry(obs) if x is not None)
+
+
+def obs_addresses(model: Model, obs: Entries) -> ctypes.Array[Any]:
+    """The addresses of the entries of observations, 0 for one that is missing; all have as many rows."""
+    n = n_row_of(obs)
+    addresses = (c_void_p * MAX_ENTRY)()
+    for i, (entry, x) in enumerate(zip(model.entries, each_entry(obs), strict=True)):
+        if x is not None:
+            addresses[i] = _entry_address(entry, x, n)
+    return addresses
+
+
+def _entry_address(entry: Entry, x: Tensor, n: int) -> int:
+    """The address of an entry: [N] indices, or [N, ...] with `width` numbers or bools each in any shape."""
+    if entry.kind == Input.INDEX:
+        return address('obs', x, torch.int64, (n,))
+    if entry.kind == Input.BOOL:
         dtype = torch.bool
     else:
         dtype = torch.float32
-    return address('obs', obs, dtype, tuple(obs.shape) if is_flat else (n, n_input))
+    shape = (n, entry.width)
+    if prod(x.shape[1:]) == entry.width:  # rows of several dimensions lie in memory as flat ones do
+        shape = (n, *x.shape[1:])
+    return address('obs', x, dtype, shape)
+
+
+def _entry(entry: Entry) -> ctypes.Structure:
+    shape = (entry.width,)
+    return EntryStruct(
+        kind=entry.kind,
+        width=entry.width,
+        clip=entry.clip,
+        shift=_optional('shift', entry.shift, shape),
+        scale=_optional('scale', entry.scale, shape),
+    )
 
 
 def _linear(layer: nn.Linear | None) -> ctypes.Structure:
@@ -328,11 +393,16 @@ def _linear(layer: nn.Linear | None) -> ctypes.Structure:
     )
 
 
-def _trunk(layers: Sequence[nn.Linear], activation: Activation) -> ctypes.Structure:
+def _trunk(trunk: Trunk, activation: Activation) -> ctypes.Structure:
+    layers = trunk.layers
     if len(layers) > MAX_LAYER:
         raise ValueError(f'a trunk has {len(layers)} layers; the native executor takes at most {MAX_LAYER}')
     return TrunkStruct(
-        n_layer=len(layers), activation=activation, layer=(LinearStruct * MAX_LAYER)(*map(_linear, layers))
+        n_layer=len(layers),
+        activation=activation,
+        n_entry=len(trunk.entries),
+        entry=(c_int32 * MAX_ENTRY)(*trunk.entries),
+        layer=(LinearStruct * MAX_LAYER)(*map(_linear, layers)),
     )
 
 
@@ -340,12 +410,12 @@ _ERRORS = {
     1: (MemoryError, 'the native executor got no memory'),
     2: (
         ValueError,
-        'the native executor cannot run this model: a layer, width or column that the step needs is '
+        'the native executor cannot run this model: a layer, width, entry or column that the step needs is '
         'missing or does not fit',
     ),
     3: (IndexError, 'an index of a minibatch is outside the batch'),
     4: (ValueError, 'an action is outside its options'),
-    5: (ValueError, 'an observation index is outside [0, n_input)'),
+    5: (ValueError, 'an index in the observations is outside its space'),
 }
 
 
@@ -384,7 +454,7 @@ class Library:
         workspace: Workspace,
         model: Model,
         step: StepSpec,
-        batch: Mapping[str, Tensor],
+        batch: Mapping[str, Any],
         optimizers: Sequence[Any],
         index: Tensor,
         batch_size: int,
@@ -393,7 +463,7 @@ class Library:
         """Takes a step per batch_size entries of index [n_minibatch * batch_size]; returns metrics [n_minibatch, Column] f64.
 
         Args:
-          batch: [N] rows: obs and, by kind of step, action, logit [N, P], value, adv, return_; optional: weight, and
+          batch: [N] rows: obs (see `Entries`) and, by kind of step, action, logit [N, P], value, adv, return_; optional: weight, and
             mask [N, P] bool, which of the options are allowed.
           optimizers: one or two `FlatAdam`, or objects with their param, grad, exp_avg, exp_avg_sq, step_count and rates.
         Raises: ValueError, IndexError if something does not fit; then nothing was changed.
@@ -424,16 +494,16 @@ class Library:
         self,
         workspace: Workspace,
         model: Model,
-        obs: Tensor,
+        obs: Entries,
         output: Output,
         n_thread: int = 1,
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The wanted outputs of obs [N, ...]: 'logit' [N, P], 'value' [N], 'aux_value' [N].
+        """The wanted outputs of N observations: 'logit' [N, P], 'value' [N], 'aux_value' [N].
 
         mask [N, P] bool: the logit is -inf where it is false.
         """
-        n = obs.shape[0]
+        n = n_row_of(obs)
         shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
         wanted = zip(shapes.items(), Output, strict=True)
         found = {name: self.empty(shape) for (name, shape), bit in wanted if bit & output}
@@ -442,7 +512,7 @@ class Library:
                 workspace.handle,
                 ctypes.byref(model.struct),
                 n,
-                obs_address(model, obs),
+                obs_addresses(model, obs),
                 None if mask is None else address('mask', mask, torch.bool, (n, model.n_action)),
                 *(found[name].data_ptr() if name in found else None for name in shapes),
                 n_thread,

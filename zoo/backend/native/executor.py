@@ -15,11 +15,13 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Step, StepPlan
 from zoo.backend.native.bindings import (
+    MAX_ENTRY,
     MAX_LAYER,
     ActingBlocks,
     Activation,
     Column,
     Dist,
+    Entry,
     Input,
     Kind,
     Library,
@@ -27,6 +29,7 @@ from zoo.backend.native.bindings import (
     Output,
     StepSpec,
     Surrogate,
+    Trunk,
     ValueLoss,
     load,
 )
@@ -34,11 +37,20 @@ from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_met
 from zoo.backend.step import LossSpec, StepNumbers, forward_rows
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
-from zoo.core.spaces import ACTION_MASK
-from zoo.model.actor_critic import PPG, VAC, ActorCritic
-from zoo.model.encoder import MLP
+from zoo.core.spaces import ACTION_MASK, leaves_by_path
+from zoo.model.actor_critic import PPG, VAC, ActorCritic, Networks
+from zoo.model.encoder import MLP, Flat, MultiEncoder
 from zoo.model.images import Pixels
-from zoo.model.inputs import DictInput, NormedVector, OneHot, OneHots, ToVector
+from zoo.model.inputs import (
+    DictInput,
+    NormedVector,
+    OneHot,
+    OneHots,
+    ToVector,
+    entry_at,
+    has_windows,
+    input_width,
+)
 from zoo.model.layers import ValueHead
 from zoo.rl_utils.distribution import ActionDist, own_name
 from zoo.rl_utils.distributions.gaussian import Gaussian, GaussianHead
@@ -169,49 +181,52 @@ class NativeExecutor(Eager):
     ) -> Acting | None:
         if explore is not None:
             return None
-        block, mask = self._parts(obs)
-        if block.is_cpu:
-            return NativeActing(self, block, mask, noise, has_value)
+        entries, mask = self._parts(obs)
+        if all(x is None or x.is_cpu for x in entries):
+            return NativeActing(self, entries, mask, noise, has_value)
         return None
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
-        block = self._parts(obs)[0].contiguous()
-        model = self.described(block.dtype)
+        entries = [None if x is None else x.contiguous() for x in self._parts(obs)[0]]
+        model = self.described(entries)
         n_thread = torch.get_num_threads()
-        return self._library.forward(self._workspace, model, block, Output.VALUE, n_thread)['value']
+        return self._library.forward(self._workspace, model, entries, Output.VALUE, n_thread)['value']
 
-    def described(self, obs_dtype: torch.dtype) -> Model:
+    def described(self, entries: Sequence[Tensor | None]) -> Model:
         """The model as C reads it, by addresses; described again if its tensors have moved or were frozen."""
         modules = modules_of(self._model)
         params = parameters_of(modules)
         grads = [p.grad for p in params]
         places = [x.data_ptr() for x in [*params, *buffers_of(modules)]]
         places += [0 if x is None else x.data_ptr() for x in grads]
-        places += [p.requires_grad for p in params] + [obs_dtype == torch.bool]
+        are_bits = [x is not None and x.dtype == torch.bool for x in entries]
+        places += [p.requires_grad for p in params] + are_bits
         if self._described is None or places != self._places:
-            self._described = model_of(self._model, self._dist, obs_dtype)
+            self._described = model_of(self._model, self._dist, are_bits)
             self._places = places
         return self._described
 
-    def _parts(self, obs: Obs) -> tuple[Tensor, Tensor | None]:
-        """The observations that the network sees, and the action mask if there is one."""
-        model = self._model
-        return obs if model.leaf is None else obs[model.leaf], obs[ACTION_MASK] if model.is_masked else None
+    def _parts(self, obs: Obs) -> tuple[list[Tensor | None], Tensor | None]:
+        """The entries of observations that the networks see, None where one is missing; and the action mask if there is one."""
+        mask = None
+        if self._model.is_masked:
+            mask = obs[ACTION_MASK]
+        return [entry_at(obs, path) for path, _ in _stages(self._model)], mask
 
     def _columns(self, plan: StepPlan) -> Columns | None:
         """The columns that the four kinds of steps read; None if C cannot read them: it takes rows on a CPU, not sequences."""
         if 'logit_proximal' in plan.columns:  # of a loss with a proximal policy
             return None
         columns = {name: plan.columns[name] for name in _READ if name in plan.columns}
-        columns['obs'], mask = self._parts(columns['obs'])
+        entries, mask = self._parts(columns.pop('obs'))
         if plan.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
             return None
         if mask is not None:
             columns['mask'] = mask
         known = torch.float32, torch.int64, torch.bool
-        fits = all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in columns.values())
-        if fits:
-            return columns
+        tensors = [*columns.values(), *(x for x in entries if x is not None)]
+        if all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in tensors):
+            return {**columns, 'obs': entries}
         return None
 
     def _epoch(
@@ -220,7 +235,7 @@ class NativeExecutor(Eager):
         """Runs steps; returns their metrics [n_step, Column], and gives their gradient norms to the optimisers."""
         rows = self._library.epoch(
             self._workspace,
-            self.described(columns['obs'].dtype),
+            self.described(columns['obs']),
             options,
             columns,
             optimizers,
@@ -239,16 +254,22 @@ class NativeActing:
     state: State = None
 
     def __init__(
-        self, executor: NativeExecutor, obs: Tensor, mask: Tensor | None, draw: DrawNoise, has_value: bool
+        self,
+        executor: NativeExecutor,
+        entries: Sequence[Tensor | None],
+        mask: Tensor | None,
+        draw: DrawNoise,
+        has_value: bool,
     ) -> None:
         self._executor = executor
-        self._obs = obs
+        self._entries = entries
         self._mask = mask
         self._draw = draw
         self._library = executor._library
         self._workspace = self._library.workspace()
-        lead = (len(obs) - 1, obs.shape[1])
-        model = executor.described(obs.dtype)
+        n_row, self._n_env = next(x.shape[:2] for x in entries if x is not None)
+        lead = (n_row - 1, self._n_env)
+        model = executor.described(entries)
         action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
         self.output = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
         if has_value:
@@ -257,11 +278,11 @@ class NativeActing:
 
     def begin(self) -> None:
         """Draws the noise of the rollout and packs the weights as they are now."""
-        noise = self._draw(self._obs.shape[1]).contiguous()
+        noise = self._draw(self._n_env).contiguous()
         output = self.output
-        model = self._executor.described(self._obs.dtype)
+        model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
-        self._rollout = ActingBlocks(model, self._obs, noise, *blocks, self._mask)  # kept: C reads from its tensors
+        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask)  # kept: C reads from its tensors
         self._library.act_begin(self._workspace, self._rollout)
 
     def step(self, t: int) -> Tensor:
@@ -278,17 +299,26 @@ def _is_known(kind: Kind, optimizers: Sequence[FlatOptimizer], loss: LossSpec) -
     )
 
 
-_OTHER_INPUTS = {Pixels: 'images', OneHots: 'several indices', DictInput: 'several entries'}
+_STAGES = (nn.Identity, OneHot, RunningMeanStd, ToVector, NormedVector)
+_OTHER_STAGES = {Pixels: 'images', OneHots: 'several indices'}
 _PARTS: dict[str, tuple[type, ...]] = {
-    'input': (nn.Identity, OneHot, RunningMeanStd, ToVector, NormedVector),
-    'actor_encoder': (MLP,),
-    'critic_encoder': (MLP,),
+    'input': (*_STAGES, DictInput),
+    'actor_encoder': (MLP, MultiEncoder),
+    'critic_encoder': (MLP, MultiEncoder),
     'policy_head': (nn.Linear, GaussianHead),
     'value_head': (ValueHead,),
     'aux_head': (ValueHead,),
 }
 _HEADS = {'categorical': nn.Linear, 'multi_categorical': nn.Linear, 'gaussian': GaussianHead}
-_KNOWN = {VAC, PPG, nn.Linear, nn.ModuleList, *(kind for kinds in _PARTS.values() for kind in kinds)}
+_KNOWN = {
+    VAC,
+    PPG,
+    nn.Linear,
+    nn.ModuleList,
+    nn.ModuleDict,
+    Flat,
+    *(kind for kinds in _PARTS.values() for kind in kinds),
+}
 
 
 def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
@@ -304,7 +334,7 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
         return f'the native executor does not know the action distribution {type(dist).__name__}'
     if not isinstance(model, ActorCritic) or kind not in (VAC, PPG):
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
-    if model.sees_window:
+    if any(has_windows(stage) for _, stage in _stages(model)):
         return 'the native executor does not normalise windows of observations'
     for name, part in model.named_children():
         why = _obstacle_of_part(name, part)
@@ -319,13 +349,37 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
     return ''
 
 
+def _stages(model: Networks) -> list[tuple[tuple[str, ...], nn.Module]]:
+    """The path of each entry that the networks see in the observations, and the stage that makes their input of it."""
+    stage = model.input
+    if isinstance(stage, DictInput):
+        return list(stage.named_stages())
+    if model.leaf is None:
+        return [((), stage)]
+    return [((model.leaf,), stage)]
+
+
+def _mlp_of(encoder: Any) -> Any:
+    """The layers of an encoder, which one for several entries has in `join`."""
+    if isinstance(encoder, MultiEncoder):
+        return encoder.join
+    return encoder
+
+
 def _obstacle_of_part(name: str, part: Any) -> str:
-    if type(part) in _OTHER_INPUTS and name == 'input':
-        return f"zoo's C code takes one vector or index as input, not {_OTHER_INPUTS[type(part)]}"
+    if name == 'input':
+        return _obstacle_of_input(part)
     if type(part) is nn.Sequential and name in ('policy_head', 'value_head'):
         return f'the native executor has no hidden layers in {name}'
     if type(part) not in _PARTS.get(name, ()):
         return f'the native executor has no {type(part).__name__} as {name}'
+    if type(part) is MultiEncoder:
+        for entry, encoder in zip(part.entry_names, part.parts.values(), strict=True):
+            if type(encoder) is not Flat:
+                return f'the native executor has no encoder of a single entry, such as {type(encoder).__name__} of {entry!r}'
+        part = part.join
+        if type(part) is not MLP:
+            return f'the native executor has no {type(part).__name__} as the join of {name}'
     if type(part) is not MLP:
         return ''
     if len(part.layers) > MAX_LAYER:
@@ -334,6 +388,24 @@ def _obstacle_of_part(name: str, part: Any) -> str:
         return f'the native executor has no layer normalisation, as in {name}'
     if part.activation.upper() not in Activation.__members__:
         return f'the native executor has the activations tanh and relu, not {part.activation}'
+    return ''
+
+
+def _obstacle_of_input(part: Any) -> str:
+    """Why the native executor has no such input stage, as the end of a sentence; empty if it has."""
+    stages = {'': part}
+    if type(part) is DictInput:
+        stages = dict(zip(part.entry_names, part.stages.values(), strict=True))
+    if len(stages) > MAX_ENTRY:
+        return f'the native executor takes up to {MAX_ENTRY} entries of observations and the networks see {len(stages)}'
+    for name, stage in stages.items():
+        where = ''
+        if name:
+            where = f', as the entry {name!r} is'
+        if type(stage) in _OTHER_STAGES:
+            return f"zoo's C code takes vectors and indices as input, not {_OTHER_STAGES[type(stage)]}{where}"
+        if type(stage) not in _STAGES:
+            return f'the native executor has no {type(stage).__name__} as input{where}'
     return ''
 
 
@@ -380,39 +452,68 @@ def _is_changed(model: ActorCritic) -> bool:
             return True
         if type(part) is nn.Linear and part.bias is None:
             return True
-    stage = model.input
-    if type(stage) is NormedVector and (type(stage.vector), type(stage.norm)) != (ToVector, RunningMeanStd):
+    for _, stage in _stages(model):
+        if type(stage) is NormedVector and (type(stage.vector), type(stage.norm)) != (ToVector, RunningMeanStd):
+            return True
+    if not all(_reads_input(encoder, model.input) for encoder in (model.actor_encoder, model.critic_encoder)):
         return True
     params = parameters_of(parts)
     is_shared = len({id(p) for p in params}) != len(params) or any(p is not None for p in model._parameters.values())
     if is_shared or (model.critic_encoder is not model.actor_encoder) != (model.arch == 'dual'):
         return True
-    return model.actor_encoder.activation != model.critic_encoder.activation
+    return bool(_mlp_of(model.actor_encoder).activation != _mlp_of(model.critic_encoder).activation)
 
 
-def model_of(model: ActorCritic, dist: ActionDist, obs_dtype: torch.dtype = torch.float32) -> Model:
-    """Describes a model without obstacle by its tensors; obs_dtype: that of the observations that the networks see."""
+def _reads_input(encoder: nn.Module, stage: nn.Module) -> bool:
+    """Whether an encoder takes what the input stage gives: an encoder of several entries those that it joins."""
+    if isinstance(encoder, MultiEncoder) and isinstance(stage, DictInput):
+        return set(encoder.entry_names) <= set(stage.entry_names)
+    return not isinstance(encoder, MultiEncoder) and not isinstance(stage, DictInput)
+
+
+def _entry(stage: nn.Module, width: int, is_bits: bool) -> Entry:
+    """Describes an entry of the observations by the stage of `make_input` for it."""
+    if isinstance(stage, NormedVector):
+        stage = stage.norm
+    if isinstance(stage, OneHot):
+        return Entry(Input.INDEX, width)
+    if isinstance(stage, RunningMeanStd):
+        return Entry(Input.NORMALIZED, width, stage.shift, stage.scale, stage.clip)
+    if is_bits:
+        return Entry(Input.BOOL, width)
+    return Entry(Input.FLOAT, width)
+
+
+def _trunk(encoder: Any, stage: nn.Module) -> Trunk:
+    """Describes an encoder: its layers, and the numbers of the entries that it reads."""
+    if not isinstance(stage, DictInput):
+        return Trunk(encoder.layers)
+    names = stage.entry_names
+    return Trunk(encoder.join.layers, [names.index(name) for name in encoder.entry_names])
+
+
+def model_of(model: ActorCritic, dist: ActionDist, are_bits: Sequence[bool]) -> Model:
+    """Describes a model without obstacle by its tensors; are_bits: of each entry that the networks see, whether it is bool."""
     head = model.policy_head
     is_shared = model.critic_encoder is model.actor_encoder
     stage: nn.Module = model.input
-    if isinstance(stage, NormedVector):
-        stage = stage.norm
-    options: dict[str, Any] = {'input': Input.BOOL if obs_dtype == torch.bool else Input.FLOAT, 'policy_head': head}
+    if isinstance(stage, DictInput):
+        widths = [input_width(leaf) for leaf in leaves_by_path(stage.space).values()]
+    else:
+        widths = [model.actor_encoder.layers[0].in_features]
+    stages = [each for _, each in _stages(model)]
+    options: dict[str, Any] = {'policy_head': head}
     if isinstance(head, GaussianHead):
         options |= {'policy_head': head.mu, 'log_std_min': head.log_std_min, 'log_std_max': head.log_std_max}
         if head.log_std_layer is None:
             options |= {'log_std': head.log_std}
         else:
             options |= {'std_head': head.log_std_layer}
-    if isinstance(stage, OneHot):
-        options['input'] = Input.INDEX
-    elif isinstance(stage, RunningMeanStd):
-        options |= {'input': Input.NORMALIZED, 'shift': stage.shift, 'scale': stage.scale, 'obs_clip': stage.clip}
     return Model(
-        n_input=model.actor_encoder.layers[0].in_features,
-        activation=Activation[model.actor_encoder.activation.upper()],
-        actor=model.actor_encoder.layers,
-        critic=None if is_shared else model.critic_encoder.layers,
+        entries=[_entry(*each) for each in zip(stages, widths, are_bits, strict=True)],
+        activation=Activation[_mlp_of(model.actor_encoder).activation.upper()],
+        actor=_trunk(model.actor_encoder, stage),
+        critic=None if is_shared else _trunk(model.critic_encoder, stage),
         distribution=Dist.GAUSSIAN if isinstance(dist, Gaussian) else Dist.CATEGORICAL,
         nvec=getattr(dist, 'nvec', None),
         value_head=cast(nn.Linear, model.value_head.layer),

@@ -31,6 +31,9 @@ typedef struct {
 /* A trunk and its heads; the heads are the last layer. */
 typedef struct {
     int n_layer, activation;              /* n_layer: without the heads */
+    const zoo_trunk *trunk;
+    int input;                            /* the first tower that reads the same entries: both have its input */
+    int is_index;                         /* it reads one entry, an index, whose row of weights is looked up */
     layer layers[ZOO_MAX_LAYER + 1];
     int n_back;                           /* the first n_back outputs have a gradient that enters the trunk */
 } tower;
@@ -50,8 +53,8 @@ typedef struct {
 
 /* What one thread needs to take a block of rows through the network. Columns are [width, BLOCK]. */
 typedef struct {
-    float *x;                             /* [BLOCK, in_pad] */
-    int32_t *one_hot;                     /* [BLOCK] */
+    float *x[MAX_TOWER];                  /* [BLOCK, in_pad] of each input */
+    int32_t *one_hot[MAX_TOWER];          /* [BLOCK] of each input */
     float *y[MAX_TOWER][ZOO_MAX_LAYER + 1];        /* [BLOCK, out_pad] of each layer */
     float *d[2];                          /* [BLOCK, widest]: gradients in two successive layers */
     float *d_out[MAX_TOWER];              /* [BLOCK, out_pad]: gradients in the heads' outputs */
@@ -85,9 +88,9 @@ typedef struct {
     void (*reduce)(const minibatch *mb);
     double (*sum_of_squares)(const float *x, int64_t n);
     void (*adam)(const zoo_adam *adam, double scale);
-    void (*forward)(const network *net, scratch *s, int64_t first, int n, const void *obs, const uint8_t *mask,
-                    float *logit, float *value, float *aux_value);
-    void (*act)(const network *net, scratch *s, int first, int n, const void *obs, const uint8_t *mask,
+    void (*forward)(const network *net, scratch *s, int64_t first, int n, const void *const *obs,
+                    const uint8_t *mask, float *logit, float *value, float *aux_value);
+    void (*act)(const network *net, scratch *s, int first, int n, const void *const *obs, const uint8_t *mask,
                 const float *noise, void *action, float *logit, float *value);
 } kernels;
 

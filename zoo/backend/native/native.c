@@ -98,7 +98,7 @@ int32_t zoo_abi(void) { return ZOO_ABI; }
 uint32_t zoo_source(void) { return ZOO_SOURCE; }
 
 int32_t zoo_sizes(int64_t *sizes) {
-    const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_trunk), sizeof(zoo_model), sizeof(zoo_step),
+    const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_entry), sizeof(zoo_trunk), sizeof(zoo_model), sizeof(zoo_step),
                            sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};
     memcpy(sizes, all, sizeof(all));
     return (int32_t)(sizeof(all) / sizeof(all[0]));
@@ -156,10 +156,22 @@ static int is_step(const zoo_step *step) {
     return step->value_loss == ZOO_MSE || step->value_range > 0.0;
 }
 
-static int32_t check_obs(const zoo_model *model, const void *obs, int64_t row) {
-    if (model->input != ZOO_INDEX) return ZOO_OK;
-    const int64_t i = ((const int64_t *)obs)[row];
-    return i >= 0 && i < model->n_input ? ZOO_OK : ZOO_BAD_OBS;
+/* Whether all entries that the towers read are there, and their indices are possible in n rows: those of index, which
+ * are rows of the batch, or of index NULL the first n. */
+static int32_t check_obs(const network *net, const void *const *obs, const int64_t *index, int64_t n) {
+    for (int t = 0; t < net->n_tower; t++) {
+        const zoo_trunk *trunk = net->towers[t].trunk;
+        for (int k = 0; net->towers[t].input == t && k < trunk->n_entry; k++) {
+            const zoo_entry *e = &net->model->entry[trunk->entry[k]];
+            const int64_t *x = obs[trunk->entry[k]];
+            if (!x) return ZOO_BAD_MODEL;
+            for (int64_t i = 0; e->kind == ZOO_INDEX && i < n; i++) {
+                const int64_t row = index ? index[i] : i;
+                if (x[row] < 0 || x[row] >= e->width) return ZOO_BAD_OBS;
+            }
+        }
+    }
+    return ZOO_OK;
 }
 
 static int32_t check_choices(const zoo_model *model, const int64_t *choice) {
@@ -169,12 +181,13 @@ static int32_t check_choices(const zoo_model *model, const int64_t *choice) {
 }
 
 /* Whether the step has its columns and every entry of index is a row with a possible action and observation. */
-static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zoo_batch *batch, const int64_t *index,
+static int32_t check_rows(const network *net, const zoo_step *step, const zoo_batch *batch, const int64_t *index,
                           int64_t n) {
+    const zoo_model *model = net->model;
     const int kind = step->kind, acts = kind == ZOO_PPO || kind == ZOO_POLICY;
     const int learns_value = kind != ZOO_POLICY;
     const int clips_value = step->value_loss == ZOO_CLIPPED_VALUE && (kind == ZOO_PPO || kind == ZOO_VALUE);
-    if (!batch->obs || (acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
+    if ((acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
         (learns_value && !batch->return_) || (clips_value && !batch->value))
         return ZOO_BAD_MODEL;
     if (batch->mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
@@ -185,9 +198,8 @@ static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zo
         if (choice && n_choice == 1 && (choice[index[i]] < 0 || choice[index[i]] >= model->n_action))
             return ZOO_BAD_ACTION;
         if (choice && n_choice > 1 && check_choices(model, choice + index[i] * n_choice)) return ZOO_BAD_ACTION;
-        if (check_obs(model, batch->obs, index[i])) return ZOO_BAD_OBS;
     }
-    return ZOO_OK;
+    return check_obs(net, batch->obs, index, n);
 }
 
 static int has_weight(const zoo_batch *b, int64_t row) { return !b->weight || b->weight[row] > 0.0f; }
@@ -324,7 +336,7 @@ int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step
     network net;
     if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2 || !is_step(step)) return ZOO_BAD_MODEL;
     int32_t error = plan_network(&net, model, outputs_of(step), model->stop_value_gradient, e.kernels->width);
-    if (!error) error = check_rows(model, step, batch, index, n_minibatch * batch_size);
+    if (!error) error = check_rows(&net, step, batch, index, n_minibatch * batch_size);
     if (error) return error;
     e.mb.net = &net;
     e.mb.n_lane = lanes_for(batch_size);
@@ -344,7 +356,7 @@ typedef struct {
     const network *net;
     scratch *scratches;
     int64_t n_row;
-    const void *obs;
+    const void *const *obs;
     const uint8_t *mask;
     float *logit, *value, *aux_value;
 } outputs;
@@ -357,19 +369,19 @@ static void forward_task(void *context, int64_t i, int thread) {
                         o->aux_value ? o->aux_value + first : NULL);
 }
 
-int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *obs, const uint8_t *mask,
-                    float *logit, float *value, float *aux_value, int32_t n_thread) {
+int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *const *obs,
+                    const uint8_t *mask, float *logit, float *value, float *aux_value, int32_t n_thread) {
     if (!n_row) return ZOO_OK; /* outputs of no rows have no address */
     const int64_t n_block = (n_row + BLOCK - 1) / BLOCK;
     const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0) | (aux_value ? ZOO_OUT_AUX : 0);
     scratch scratches[ZOO_MAX_THREAD];
     network net;
     outputs o = {kernels_in_use(), &net, scratches, n_row, obs, mask, logit, value, aux_value};
-    const int32_t error = plan_network(&net, model, which, 0, o.kernels->width);
+    int32_t error = plan_network(&net, model, which, 0, o.kernels->width);
     if (error) return error;
     if (mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
-    for (int64_t i = 0; model->input == ZOO_INDEX && i < n_row; i++)
-        if (check_obs(model, obs, i)) return ZOO_BAD_OBS;
+    error = check_obs(&net, obs, NULL, n_row);
+    if (error) return error;
     crew *threads = crew_new(n_thread, forward_task, &o, n_block);
     float *memory = threads ? reserve(w, packed_size(&net) + scratch_size(&net) * crew_size(threads)) : NULL;
     if (memory) {
@@ -402,11 +414,10 @@ int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollou
 int32_t zoo_act(zoo_workspace *w, int64_t t) {
     const zoo_rollout *r = w->rollout;
     if (!r) return ZOO_BAD_MODEL;
-    const char *obs = r->obs + t * r->obs_stride;
+    const void *obs[ZOO_MAX_ENTRY];
+    for (int i = 0; i < w->net.model->n_entry; i++) obs[i] = r->obs[i] ? r->obs[i] + t * r->obs_stride[i] : NULL;
     const unsigned mode = flush_denormals();
-    int32_t error = ZOO_OK;
-    for (int i = 0; !error && w->net.model->input == ZOO_INDEX && i < r->n_row; i++)
-        error = check_obs(w->net.model, obs, i);
+    const int32_t error = check_obs(&w->net, obs, NULL, r->n_row);
     for (int i = 0; !error && i < r->n_row; i += BLOCK)
         w->kernels->act(&w->net, &w->scratch, i, r->n_row - i < BLOCK ? r->n_row - i : BLOCK, obs,
                         r->mask ? (const uint8_t *)(r->mask + t * r->mask_stride) : NULL,

@@ -7,8 +7,10 @@ static int is_linear(const zoo_linear *l, int n_in, int n_out) {
     return l->weight && l->bias && l->n_in == n_in && l->n_out == n_out && n_out >= 1;
 }
 
-/* A layer of `n_part` linear layers side by side; is_first: nothing is left of it to send a gradient to. */
-static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, int n_part, int is_first, int width) {
+/* A layer of `n_part` linear layers side by side; is_first: nothing is left of it to send a gradient to; is_index: its
+ * input is an index. */
+static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, int n_part, int is_first, int is_index,
+                       int width) {
     memset(l, 0, sizeof(*l));
     l->n_in = parts[0]->n_in;
     l->n_part = n_part;
@@ -18,8 +20,7 @@ static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, i
     }
     l->in_pad = padded(l->n_in, width);
     l->out_pad = padded(l->n_out, width);
-    l->transposed = (int64_t)l->n_in * l->out_pad < (int64_t)l->n_out * l->in_pad ||
-                    (is_first && net->model->input == ZOO_INDEX);
+    l->transposed = is_index || (int64_t)l->n_in * l->out_pad < (int64_t)l->n_out * l->in_pad;
     l->grad = net->grad_size;
     net->grad_size += l->transposed ? (ptrdiff_t)l->n_in * l->out_pad : (ptrdiff_t)l->n_out * l->in_pad;
     l->bias_grad = net->grad_size;
@@ -35,22 +36,41 @@ static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, i
     }
 }
 
+/* Chooses the input of a tower; returns its width, or 0 if the trunk names an entry that is not there. */
+static int plan_input(network *net, tower *t, const zoo_trunk *trunk) {
+    const zoo_model *m = net->model;
+    int64_t n = 0;
+    if (trunk->n_entry < 1 || trunk->n_entry > ZOO_MAX_ENTRY) return 0;
+    for (int i = 0; i < trunk->n_entry; i++) {
+        if (trunk->entry[i] < 0 || trunk->entry[i] >= m->n_entry) return 0;
+        n += m->entry[trunk->entry[i]].width;
+    }
+    t->trunk = trunk;
+    t->is_index = trunk->n_entry == 1 && m->entry[trunk->entry[0]].kind == ZOO_INDEX;
+    t->input = net->n_tower - 1;
+    const zoo_trunk *other = net->towers[0].trunk; /* of the first tower, which may be this one */
+    if (other->n_entry == trunk->n_entry && !memcmp(other->entry, trunk->entry, sizeof(int32_t) * trunk->n_entry))
+        t->input = 0;
+    return n > INT32_MAX ? 0 : (int)n;
+}
+
 static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_linear *const *heads, int n_head, int width) {
     tower *t = &net->towers[net->n_tower++];
     if (trunk->n_layer < 1 || trunk->n_layer > ZOO_MAX_LAYER) return 0;
     if (trunk->activation != ZOO_TANH && trunk->activation != ZOO_RELU) return 0;
     t->n_layer = trunk->n_layer;
     t->activation = trunk->activation;
-    int n_in = net->model->n_input;
+    int n_in = plan_input(net, t, trunk);
+    if (!n_in) return 0;
     for (int i = 0; i < trunk->n_layer; i++) {
         const zoo_linear *l = &trunk->layer[i];
         if (!is_linear(l, n_in, l->n_out)) return 0;
-        plan_layer(net, &t->layers[i], &l, 1, i == 0, width);
+        plan_layer(net, &t->layers[i], &l, 1, i == 0, i == 0 && t->is_index, width);
         n_in = l->n_out;
     }
     for (int i = 0; i < n_head; i++)
         if (!is_linear(heads[i], n_in, heads[i]->n_out)) return 0;
-    plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, width);
+    plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, 0, width);
     t->n_back = t->layers[t->n_layer].n_out;
     for (int i = 0; i <= t->n_layer; i++)
         if (t->layers[i].out_pad > net->widest) net->widest = t->layers[i].out_pad;
@@ -68,8 +88,12 @@ static int is_split(const zoo_model *m) {
 }
 
 static int is_model(const zoo_model *m, int outputs) {
-    if (m->n_input < 1 || m->n_action < 1 || m->input < ZOO_FLOAT || m->input > ZOO_BOOL) return 0;
-    if (m->input == ZOO_NORMALIZED && !(m->shift && m->scale)) return 0;
+    if (m->n_entry < 1 || m->n_entry > ZOO_MAX_ENTRY || m->n_action < 1) return 0;
+    for (int i = 0; i < m->n_entry; i++) {
+        const zoo_entry *e = &m->entry[i];
+        if (e->width < 1 || e->kind < ZOO_FLOAT || e->kind > ZOO_BOOL) return 0;
+        if (e->kind == ZOO_NORMALIZED && !(e->shift && e->scale)) return 0;
+    }
     if ((outputs & ZOO_OUT_VALUE) && m->value_head.n_out != 1) return 0;
     if ((outputs & ZOO_OUT_AUX) && m->aux_head.n_out != 1) return 0;
     if (!(outputs & ZOO_OUT_LOGIT)) return 1;
@@ -150,10 +174,12 @@ float *place_packed(network *net, float *memory) {
 
 float *place_scratch(const network *net, scratch *s, float *memory) {
     const ptrdiff_t logits = (ptrdiff_t)net->n_logit * BLOCK;
-    s->x = take(&memory, (ptrdiff_t)BLOCK * (net->model->input == ZOO_INDEX ? 0 : net->towers[0].layers[0].in_pad));
-    s->one_hot = (int32_t *)take(&memory, BLOCK);
     for (int t = 0; t < net->n_tower; t++) {
         const tower *w = &net->towers[t];
+        if (w->input == t) {
+            s->x[t] = take(&memory, (ptrdiff_t)BLOCK * (w->is_index ? 0 : w->layers[0].in_pad));
+            s->one_hot[t] = (int32_t *)take(&memory, BLOCK);
+        }
         for (int i = 0; i <= w->n_layer; i++) s->y[t][i] = take(&memory, (ptrdiff_t)BLOCK * w->layers[i].out_pad);
         s->d_out[t] = take(&memory, (ptrdiff_t)BLOCK * w->layers[w->n_layer].out_pad);
     }
@@ -173,8 +199,10 @@ ptrdiff_t packed_size(const network *net) { return net->packed_size + MAX_TOWER 
 
 /* Floats that place_scratch takes, or more. */
 ptrdiff_t scratch_size(const network *net) {
-    ptrdiff_t n = (ptrdiff_t)BLOCK * (net->towers[0].layers[0].in_pad + 2 * (ptrdiff_t)net->widest);
-    for (int t = 0; t < net->n_tower; t++)
+    ptrdiff_t n = (ptrdiff_t)BLOCK * 2 * net->widest;
+    for (int t = 0; t < net->n_tower; t++) {
+        n += (ptrdiff_t)BLOCK * (net->towers[t].layers[0].in_pad + 1);
         for (int i = 0; i <= net->towers[t].n_layer; i++) n += (ptrdiff_t)BLOCK * 2 * net->towers[t].layers[i].out_pad;
+    }
     return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 64 * 32;
 }

@@ -1,9 +1,9 @@
 /* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics on a CPU in float32.
  *
  * zoo/backend/native/bindings.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
- * All arrays are row-major and contiguous. N: rows in memory, O: width of an observation, K: independent choices in an
- * action, A: options of all choices together, D: dimensions of a continuous action, P: width of a flat logit (A, or
- * 2 * D: mu and then sigma).
+ * All arrays are row-major and contiguous. N: rows in memory, E: entries of an observation, O: width of one, K: independent
+ * choices in an action, A: options of all choices together, D: dimensions of a continuous action, P: width of a flat logit
+ * (A, or 2 * D: mu and then sigma).
  */
 #ifndef ZOO_NATIVE_H
 #define ZOO_NATIVE_H
@@ -16,11 +16,12 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 4
+#define ZOO_ABI 5
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
 #define ZOO_MAX_LAYER 8
+#define ZOO_MAX_ENTRY 16
 #define ZOO_MAX_THREAD 64
 
 enum zoo_level { ZOO_BASE = 0, ZOO_V3 = 1, ZOO_V4 = 2 };                           /* base: SSE2 or NEON */
@@ -61,24 +62,32 @@ typedef struct {
     float *weight_grad, *bias_grad;
 } zoo_linear;
 
-/* Linear layers, each followed by the activation. */
+/* One entry of the observations, in arrays of its own. */
 typedef struct {
-    int32_t n_layer, activation;
+    int32_t kind, width;                  /* zoo_input; O, or the number of indices */
+    float clip;
+    const float *shift, *scale;           /* [O], ZOO_NORMALIZED: clamp((x - shift) * scale, -clip, clip) */
+} zoo_entry;
+
+/* Linear layers, each followed by the activation. The input of the first is the entries that it reads, side by side. */
+typedef struct {
+    int32_t n_layer, activation, n_entry;
+    int32_t entry[ZOO_MAX_ENTRY];         /* numbers of the entries, in the order of the first layer's inputs */
     zoo_linear layer[ZOO_MAX_LAYER];
 } zoo_trunk;
 
 /* An actor-critic. Heads that are absent have n_out 0. */
 typedef struct {
-    int32_t input, n_input;               /* zoo_input; O, or the number of indices */
+    int32_t n_entry;                      /* E */
     int32_t shared;                       /* the critic's heads are on the actor's trunk; `critic` is not read */
     int32_t stop_value_gradient;          /* the critic's loss moves no trunk that the actor uses */
     int32_t distribution, n_action, std;  /* n_action: A or D */
     int32_t n_choice;                     /* K, ZOO_CATEGORICAL */
-    float obs_clip, log_std_min, log_std_max;   /* the log std of a Gaussian stays between the two */
+    float log_std_min, log_std_max;       /* the log std of a Gaussian stays between the two */
     const int32_t *nvec;                  /* [K], ZOO_CATEGORICAL: options of each choice, whose sum is A */
-    const float *shift, *scale;           /* [O], ZOO_NORMALIZED: clamp((x - shift) * scale, -obs_clip, obs_clip) */
     const float *log_std;                 /* [D], ZOO_STD_FREE */
     float *log_std_grad;
+    zoo_entry entry[ZOO_MAX_ENTRY];
     zoo_trunk actor, critic;
     zoo_linear policy_head;               /* -> logits, or mu */
     zoo_linear std_head;                  /* -> log std, ZOO_STD_LAYER */
@@ -98,7 +107,7 @@ typedef struct {
 /* N rows that minibatches are gathered from; a step reads the columns that it needs, others may be NULL. */
 typedef struct {
     int64_t n_row;
-    const void *obs;                      /* [N, O] float or uint8_t, or [N] int64 */
+    const void *obs[ZOO_MAX_ENTRY];       /* of each entry: [N, O] float or uint8_t, or [N] int64; NULL: no step reads it */
     const uint8_t *mask;                  /* [N, A], 0: the option is not allowed; or NULL: all are */
     const void *action;                   /* [N, K] int64, or [N, D] float */
     const float *logit;                   /* [N, P], of the old policy */
@@ -116,10 +125,11 @@ typedef struct {
 /* The blocks of a rollout that acting reads and writes; step t of a block starts t * stride bytes after its base. */
 typedef struct {
     int32_t n_row, has_value;             /* B; value: only with a shared trunk */
-    const char *obs, *mask;               /* as in zoo_batch: [B, O] or [B]; [B, A] or NULL */
+    const char *obs[ZOO_MAX_ENTRY];       /* as in zoo_batch: [B, O] or [B] */
+    const char *mask;                     /* [B, A] or NULL */
     const char *noise;                    /* [B, A] or [B, D] float; NULL: the mode */
     char *action, *logit, *value;         /* [B, K] int64 or [B, D] float; [B, P]; [B] */
-    int64_t obs_stride, mask_stride, noise_stride, action_stride, logit_stride, value_stride;
+    int64_t obs_stride[ZOO_MAX_ENTRY], mask_stride, noise_stride, action_stride, logit_stride, value_stride;
 } zoo_rollout;
 
 typedef struct zoo_workspace zoo_workspace;
@@ -127,7 +137,7 @@ typedef struct zoo_workspace zoo_workspace;
 ZOO_API int32_t zoo_abi(void);
 /* The number of its sources, ZOO_SOURCE (build.py); 0 if it was compiled without one. */
 ZOO_API uint32_t zoo_source(void);
-/* Sizes of the structs above in their order (8 numbers), to tell a library of another build. */
+/* Sizes of the structs above in their order and the number of metrics (9 numbers), to tell a library of another build. */
 ZOO_API int32_t zoo_sizes(int64_t *sizes);
 ZOO_API int32_t zoo_level(void);
 /* Uses a level from now on (-1: the best); returns the one in use, which is lower if this CPU lacks it. */
@@ -147,10 +157,10 @@ ZOO_API int32_t zoo_epoch(zoo_workspace *workspace, const zoo_model *model, cons
                           const zoo_batch *batch, const zoo_adam *adam, int32_t n_adam, const int64_t *index,
                           int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread);
 
-/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; mask: as in zoo_batch.
+/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; obs [E], mask: as in zoo_batch.
  * Returns a zoo_error.
  */
-ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, int64_t n_row, const void *obs,
+ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, int64_t n_row, const void *const *obs,
                             const uint8_t *mask, float *logit, float *value, float *aux_value, int32_t n_thread);
 
 /* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
