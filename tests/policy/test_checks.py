@@ -14,7 +14,7 @@ from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Box, Dict, MultiBinary
 from zoo.policy.checks import unread_problem
-from zoo.policy.options.loss import Objective
+from zoo.policy.objective import Objective
 from zoo.rl_utils import distribution
 from zoo.run.config import resolve_policy
 

@@ -125,6 +125,7 @@ NAMES = {
         'zoo.rl_utils.value_losses': 'WideValueHead',
     },
     'zoo.policy.ppg': {'zoo.policy.old_steps': 'ValueNumbers AuxNumbers=ValueNumbers'},
+    'zoo.policy.options.loss': {'zoo.policy.objective': 'KEEP_NO_OLD_VALUE Objective'},
     'zoo.policy.options.passes': {'zoo.policy.config': 'UpdatePrecision'},
     'zoo.policy.options.reward_norm': {'zoo.policy.options.value_norm': 'ValueNorm'},
     'zoo.rl_utils.distributions.categorical': {'zoo.rl_utils.distributions.composite': 'MultiCategorical'},

@@ -38,9 +38,9 @@ from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.network_policy import NetworkPolicy
+from zoo.policy.objective import Objective
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.base import has_own
-from zoo.policy.options.loss import Objective
 from zoo.policy.parameters import NOTHING_OF_ONE
 from zoo.policy.passes import Passes, Trained
 from zoo.policy.samples import ROWS, Samples, in_pieces

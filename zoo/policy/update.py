@@ -16,8 +16,8 @@ from zoo.backend.step import LossSpec
 from zoo.core.ranks import Ranks
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution
+from zoo.policy.objective import Objective
 from zoo.policy.options import UpdateOption
-from zoo.policy.options.loss import Objective
 from zoo.policy.passes import Passes, shuffled
 from zoo.policy.samples import ROWS, ReturnUnits, Samples, given_reward, normalized
 from zoo.policy.slots import Entries, Slot, UpdateSlots

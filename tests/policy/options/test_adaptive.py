@@ -11,8 +11,9 @@ import torch
 from tests.policy.updates import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
+from zoo.policy.objective import Objective
 from zoo.policy.options.adaptive import AdaptiveNumbers
-from zoo.policy.options.loss import Objective, Penalties
+from zoo.policy.options.loss import Penalties
 from zoo.run.config import resolve_policy
 
 
@@ -26,13 +27,6 @@ def follower(found: Objective, ranks: Any = ALONE) -> AdaptiveNumbers:
     rates, run = SimpleNamespace(names=()), SimpleNamespace(ranks=ranks)
     option.fill(None, SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
     return option
-
-
-def test_the_kl_loss_of_ppg_is_a_surrogate_and_a_penalty() -> None:
-    found = objective('ppg', policy_loss='kl', kl_weight=0.7)
-    assert (
-        found.surrogate.name == 'none' and [part.name for part in found.penalties] == ['kl'] and found.weights == [0.7]
-    )
 
 
 @pytest.mark.parametrize(
