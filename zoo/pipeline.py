@@ -91,7 +91,7 @@ def serial_pipeline(
       env: a value for `env.id`, or a dict of keys of the section `env`; they replace those of the config. Without a config,
         the bundled config of that env is used, or the defaults of 'ppo'.
       on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the current
-        round if it returns 'stop'. Under torchrun rank 0 calls it.
+        round if it returns 'stop', or 'stop: REASON' for `TrainResult.stop_reason`. Under torchrun rank 0 calls it.
       run_dir: the folder of the run. If it has a checkpoint, the run continues from its newest one, so that the same call
         can be repeated. A config that differs from that of the run is refused; with `resume` it may differ.
     Under torchrun every process calls this; they train together, and rank 0 alone writes.

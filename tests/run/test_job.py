@@ -181,18 +181,22 @@ def test_job_of_a_plain_config_is_run_round_by_round_and_tells_callbacks_of_the_
     assert starts == [0]
 
 
-def test_on_evaluation_is_told_of_each_and_can_stop_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('answer', 'reason'),
+    [('stop', 'on_evaluation asked for it'), ('stop: enough is known', 'enough is known')],
+)
+def test_on_evaluation_is_told_of_each_and_can_stop_the_run(answer: str, reason: str, tmp_path: Path) -> None:
     got: list[tuple[int, float]] = []
 
     def on_evaluation(env_step: int, evaluation: Any) -> str | None:
         got.append((env_step, evaluation.return_mean))
-        return 'stop' if env_step >= 128 else None
+        return answer if env_step >= 128 else None
 
     config = job_config(tmp_path, policy=dict(eval=dict(eval_freq=64)))
     result = serial_pipeline(config, on_evaluation=on_evaluation)
     assert [step for step, _ in got] == [64, 128] and result.env_step == 128
     assert result.last_return == got[-1][1]
-    assert result.stop_reason == 'on_evaluation asked for it'
+    assert result.stop_reason == reason
     assert load_checkpoint(result.run_dir).meta['env_step'] == 128
 
 

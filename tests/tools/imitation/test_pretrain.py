@@ -134,6 +134,7 @@ def test_ctrl_c_leaves_the_best_parameters_so_far(place: str, tmp_path: Path, ca
     interrupted('epoch 2 of 50', tmp_path / 'a.npz', caplog, overrides=words, epoch=50, **options)
     [config] = (tmp_path / 'runs').rglob('config.yaml')
     assert (run := read_run(config.parent)).state == 'stopped' and run.result['pretrain_epoch'] == 2
+    assert 'stopped by Ctrl-C in epoch 2 of 50' in caplog.text
     assert f'are saved; train on from them with init_from={config.parent}' in caplog.text
     unseen = lean(1, 500, seed=1)
     assert (load_policy(config.parent).act(unseen.obs.numpy()) == unseen.action['']).mean() > 0.6
@@ -145,7 +146,7 @@ def test_ctrl_c_after_the_last_epoch_leaves_a_whole_result(tmp_path: Path, caplo
     options = {'overrides': SHORT, 'epoch': 2, 'run_dir': tmp_path / 'run'}
     interrupted('epoch 2 of 2', tmp_path / 'a.npz', caplog, **options)
     assert (run := read_run(tmp_path / 'run')).state == 'done' and run.result['pretrain_epoch'] == 2
-    assert 'signal 2 came after the last epoch: all is done and saved' in caplog.text
+    assert 'Ctrl-C came after the last epoch: all is done and saved' in caplog.text
     assert 'stopped by' not in caplog.text
 
 

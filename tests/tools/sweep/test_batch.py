@@ -19,6 +19,7 @@ from zoo.run.checkpoint import consent
 from zoo.tools.cli.command import main
 from zoo.tools.sweep import batch
 from zoo.tools.sweep.batch import grid_of, train_many
+from zoo.tools.sweep.team import Ended
 
 
 def names(*texts: str, **more: int) -> list[str]:
@@ -256,6 +257,20 @@ def test_killed_run_has_its_folder_in_the_outcome(tmp_path: Path) -> None:
     assert [outcome.state for outcome in outcomes] == ['failed', 'failed']
     assert all(folder is not None and (folder / 'config.yaml').is_file() for folder in folders)
     assert len(set(folders)) == 2
+
+
+@pytest.mark.parametrize(
+    ('exit_code', 'received', 'reason'),
+    [
+        (128 + signal.SIGTERM, [signal.SIGINT], 'by Ctrl-C'),  # `Team.stop` passes Ctrl-C on as SIGTERM
+        (128 + signal.SIGTERM, [], 'by SIGTERM'),
+        (-signal.SIGTERM, [signal.SIGINT], 'by Ctrl-C before it began'),
+    ],
+)
+def test_stopped_run_names_the_signal_of_the_user(exit_code: int, received: list[int], reason: str) -> None:
+    [member], _ = grid_of([])
+    outcome = batch._outcome(member, Ended(None, exit_code, None, None), received)
+    assert (outcome.state, outcome.reason) == ('stopped', reason)
 
 
 def test_all_configs_are_checked_before_anything_starts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes import PATIENCE, is_alive, left, wait_until
 from tests.tools.sweep.tiny import LR, config, finish, folders, hold, release, start
-from zoo import serial_pipeline
+from zoo import read_run, serial_pipeline
 from zoo.core.errors import RunError, UserError
 from zoo.run.config import resolve_config
 from zoo.tools.sweep import sweep
@@ -179,6 +179,8 @@ def test_signal_ends_all_processes_and_the_same_command_continues(number: int, j
     result = finish(start(words, tmp_path))
     states = [trial['state'] for trial in result['trials']]
     assert states.count('complete') == 4 and 'stopped' in states and 'lost' not in states
+    name = {signal.SIGINT: 'Ctrl-C', signal.SIGTERM: 'SIGTERM'}[number]
+    assert {trial['reason'] for trial in result['trials'] if trial['state'] == 'stopped'} == {f'by {name}'}
 
 
 @pytest.mark.soak
@@ -226,6 +228,8 @@ def test_pruned_trial_ends_with_the_evaluation_and_trains_no_further_seed(tmp_pa
     outcome = run_trial(plan, trial, {LR: '1e-3'})
     assert outcome.state == 'pruned' and len(outcome.runs) == 1 and outcome.runs[0]['env_step'] < 1024
     assert max(trial.reports) == 2 and outcome.value is None
+    run = read_run(outcome.runs[0]['run_dir'])
+    assert run.reason == 'the sweep pruned it, since other trials were better at the same step'
 
 
 def test_trial_is_not_pruned_at_the_evaluation_that_ends_it(tmp_path: Path) -> None:

@@ -22,15 +22,24 @@ from zoo.run.observers.base import Callback, Observer, RunView
 from zoo.worker.evaluator import Evaluation, OnEvaluation
 
 Learn = Callable[[Batch], Metrics]
+STOP_FOR = 'stop: '
+"""How an answer of `on_evaluation` begins that ends a run and gives the reason."""
 
 
 def tell_listener(listener: OnEvaluation, job: RunView, evaluation: Evaluation) -> None:
-    """Calls `on_evaluation` of `serial_pipeline`; ends the run if that returns 'stop'. Raises: UserError for other answers."""
+    """Calls `on_evaluation` of `serial_pipeline`; ends the run if that returns 'stop', or 'stop: ' and a reason.
+
+    Raises: UserError for other answers.
+    """
     answer = listener(job.env_step, evaluation)
-    if answer not in (None, 'stop'):
-        raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
+    if answer is None:
+        return
     if answer == 'stop':
         job.stop('on_evaluation asked for it')
+    elif isinstance(answer, str) and answer.startswith(STOP_FOR):
+        job.stop(answer.removeprefix(STOP_FOR))
+    else:
+        raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
 
 
 EVENTS = {  # the methods of a callback, each with the names of its arguments

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zoo.core.data import Columns, keeps_state, map_tensors, send, to_device
 from zoo.core.errors import UserError
-from zoo.core.processes import Interrupted, catch_signals
+from zoo.core.processes import Interrupted, catch_signals, signal_name
 from zoo.core.seeding import stream
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import Policy
@@ -125,9 +125,9 @@ def _save(policy: Policy, folder: Path) -> None:
 def _after_signal(number: int, fit: _Fit, n_epoch: int) -> str:
     """Returns the start of a sentence on what is saved after a signal."""
     if fit.is_whole:
-        return f'signal {number} came after the last epoch: all is done and saved; train on from it'
+        return f'{signal_name(number)} came after the last epoch: all is done and saved; train on from it'
     return (
-        f'stopped by signal {number} in epoch {fit.n_epoch} of {n_epoch}; the best parameters so far, of held-out loss '
+        f'stopped by {signal_name(number)} in epoch {fit.n_epoch} of {n_epoch}; the best parameters so far, of held-out loss '
         f'{fit.loss:.4f} nats, are saved; train on from them'
     )
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from zoo.config.section import ConfigError
 from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
-from zoo.core.processes import Interrupted, catch_signals, end_words
+from zoo.core.processes import Interrupted, catch_signals, end_words, signal_name
 from zoo.core.streams import LogFormat
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.consent import Trust
@@ -367,9 +367,9 @@ def _outcome(member: Member, ended: Ended, received: Sequence[int]) -> RunOutcom
         signal_number = ended.exitcode - 128
         if received:
             signal_number = received[0]
-        return RunOutcome(member, 'stopped', folder, f'by signal {signal_number}')
+        return RunOutcome(member, 'stopped', folder, f'by {signal_name(signal_number)}')
     if received and ended.exitcode == -signal.SIGTERM:  # from `Team.stop`, before the process was ready
-        return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
+        return RunOutcome(member, 'stopped', folder, f'by {signal_name(received[0])} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
 
 

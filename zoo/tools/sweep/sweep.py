@@ -18,10 +18,11 @@ from zoo.config.section import ConfigError, put_at, short_keys, value_at
 from zoo.config.yaml_io import storable, yaml_text
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.files import refuse_failure, whole_file
-from zoo.core.processes import Interrupted, catch_signals, end_words
+from zoo.core.processes import Interrupted, catch_signals, end_words, signal_name
 from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
+from zoo.run.observers.callbacks import STOP_FOR
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
 from zoo.tools.sweep.plan import (
@@ -48,6 +49,7 @@ N_SEED = 2  # seeds that a hint adds
 N_EVALUATION = 10  # evaluations of a run that a hint recommends
 MAX_RESTART = 20  # most processes that are started to replace others
 MAX_REASON = 300  # most characters
+PRUNED = f'{STOP_FOR}the sweep pruned it, since other trials were better at the same step'
 
 
 def sweep(
@@ -192,7 +194,7 @@ def _run_and_end(plan: Plan, study: Study, trial: Any, received: list[int]) -> N
         outcome = run_trial(plan, trial, study.values_of(trial.params))
     except Interrupted as interrupted:
         assert isinstance(interrupted.code, int), 'it is 128 + the signal'
-        study.end(trial, TrialOutcome('stopped', reason=f'by signal {interrupted.code - 128}'))
+        study.end(trial, TrialOutcome('stopped', reason=f'by {signal_name(interrupted.code - 128)}'))
         received.append(interrupted.code - 128)
         return
     except StorageError:
@@ -320,7 +322,7 @@ class _Runs:
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
-        """Reports the value so far to the pruner, which compares trials at equal steps; returns 'stop' to end the run."""
+        """Reports the value so far to the pruner, which compares trials at equal steps; returns `PRUNED` to end the run."""
         k = len(self._curves) - 1
         n_evaluation = env_step // self._plan.eval_freq
         curve = self._curves[k]
@@ -334,7 +336,7 @@ class _Runs:
         if self._plan.pruner is not None and not self._is_over(env_step):
             self._is_pruned |= bool(self._trial.should_prune())
         if self._is_pruned:
-            return 'stop'
+            return PRUNED
         return None
 
     def _is_over(self, env_step: int) -> bool:
