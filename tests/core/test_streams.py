@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from typing import Any
 
 import pytest
 
-from zoo.core.streams import say, standard, write_line
+from zoo.core.streams import LoadWarning, say, standard, write_line
 
 
 @pytest.mark.parametrize('gone', ['removed', 'closed'])
@@ -36,3 +37,12 @@ def test_text_goes_nowhere_if_there_was_never_a_stream(name: Any, monkeypatch: p
     monkeypatch.setattr(sys, f'__{name}__', None)
     with standard(name) as stream:
         assert stream.name == '/dev/null'
+
+
+def test_load_warning_comes_once_for_each_load(caplog: pytest.LogCaptureFixture) -> None:
+    warning = LoadWarning(logging.getLogger('zoo.test'), 'an older state')
+    for _ in range(2):  # two loads, of which torch gives each its own list
+        errors: list[str] = []
+        for _ in range(3):
+            warning.log(errors)
+    assert caplog.messages == ['an older state', 'an older state']

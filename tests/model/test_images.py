@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.model.pictures import bytes_to, cnn, images, pixels
-from zoo.core.spaces import Box, Discrete, obs_dtype
+from zoo.core.spaces import Box, Dict, Discrete, obs_dtype
 from zoo.model import make_input
 from zoo.model.images import Pixels, convolve, image_shape
 
@@ -154,3 +154,12 @@ def test_weights_of_an_older_version_keep_the_scale_that_they_were_trained_with(
     assert again(obs).dtype == torch.uint8
     again.load_state_dict(saved)
     torch.testing.assert_close(again(obs), torch.full((3, 8, 8), 0.2))
+
+
+def test_images_of_several_leaves_have_one_warning_of_an_older_version_for_each_load(caplog):
+    space = Dict({'front': bytes_to(5, 8, 8, 3), 'back': bytes_to(9, 8, 8, 3), 'map': bytes_to(7, 8, 8, 1)})
+    for n_load in (1, 2):
+        stage = make_input(space)
+        assert len(stage.state_dict()) == 3
+        stage.load_state_dict({})
+        assert caplog.text.count('divided by 255 by an older version') == n_load

@@ -1,4 +1,4 @@
-"""Text for terminals, in columns, without control characters and passwords; levels of loggers; closed standard streams."""
+"""Text for terminals, in columns, without control characters and passwords; levels and warnings of loggers; closed standard streams."""
 
 from __future__ import annotations
 
@@ -82,6 +82,24 @@ def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
     finally:
         for logger, level in before.items():
             logger.setLevel(level)
+
+
+class LoadWarning:
+    """A warning that comes once for each `load_state_dict` of torch, in however many modules of the model its cause is.
+
+    Args: logger, text: of the warning.
+    """
+
+    def __init__(self, logger: logging.Logger, text: str) -> None:
+        self._logger = logger
+        self._text = text
+        self._load: list[str] | None = None
+
+    def log(self, errors: list[str]) -> None:
+        """Called by a module. Args: errors: the last argument of `_load_from_state_dict`, one list for all modules of a load."""
+        if errors is not self._load:
+            self._load = errors  # while it is kept, no later load has a list with the same id
+            self._logger.warning('%s', self._text)
 
 
 def open_closed_streams() -> None:

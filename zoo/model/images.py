@@ -13,10 +13,16 @@ from torch.nn.functional import conv2d
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Space, is_image
+from zoo.core.streams import LoadWarning
 from zoo.model.shortcut import may_skip_call
 
 logger = logging.getLogger(__name__)
 LARGEST_BYTE = 255
+OLDER_SCALE = LoadWarning(
+    logger,
+    'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide by the '
+    'upper bounds of the observation space',
+)
 Precision = Literal['fp32', 'bf16', 'auto']
 
 
@@ -121,11 +127,7 @@ class Pixels(nn.Module):
         if self._is_scaled and saved_scale is not None and self.byte_scale is None:
             self.byte_scale = torch.zeros_like(saved_scale)
         elif saved_scale is None and self.byte_scale is not None:
-            logger.warning(
-                'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide '
-                'by the upper bound of the observation space, %g',
-                float(self.byte_scale.max()),
-            )
+            OLDER_SCALE.log(args[-1])
             self.byte_scale = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 

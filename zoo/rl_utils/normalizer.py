@@ -9,9 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from zoo.core.ranks import ALONE, Ranks
+from zoo.core.streams import LoadWarning
 from zoo.rl_utils.gae import linear_scan
 
 logger = logging.getLogger(__name__)
+OLDER_WINDOWS = LoadWarning(
+    logger,
+    'the statistics of windows were made by an older version of zoo, with the empty places at the start of an episode, and '
+    'continue so; new runs count only places that hold an observation',
+)
 
 
 class RunningMeanStd(nn.Module):
@@ -128,10 +134,7 @@ class WindowMeanStd(RunningMeanStd):
         if is_given and self.entry_count is None:
             self.entry_count = torch.zeros_like(self.mean)
         elif not is_given and self.entry_count is not None and f'{prefix}count' in state_dict:
-            logger.warning(
-                'the statistics of windows were made by an older version of zoo, with the empty places at the start of an '
-                'episode, and continue so; new runs count only places that hold an observation'
-            )
+            OLDER_WINDOWS.log(args[-1])
             self.entry_count = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
