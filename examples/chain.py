@@ -38,7 +38,7 @@ class Chain(UpdateOption):
     config = ChainConfig
 
     def __init__(self, cfg):
-        self.share, self.past = cfg.share, []  # |policy_loss| and KL of each update
+        self.share, self.past, self.c = cfg.share, [], None  # past: |policy_loss| and KL of each update
 
     def problems(self, policy):
         names, learn = [penalty.name for penalty in policy.objective.penalties], policy.cfg.learn
@@ -58,10 +58,11 @@ class Chain(UpdateOption):
         reseed(self.stream, policy.seed, 'chain', policy.passes.train_iter)
         if self.past:
             (loss, kl), rate = torch.tensor(self.past).mean(0).tolist(), policy.rates['learning_rate']
-            c = self.share * loss / (kl + 1e-8) * rate / schedule_value(policy.cfg.learn.learning_rate, 0)
-            at = [penalty.name for penalty in policy.objective.penalties].index('chain')
-            policy.objective.set_weight(at, c)
+            self.c = self.share * loss / (kl + 1e-8) * rate / schedule_value(policy.cfg.learn.learning_rate, 0)
         return batch
+
+    def choose_weights(self):
+        return {} if self.c is None else {'chain': self.c}
 
     def after_passes(self, batch, trained):
         now = [float(trained.steps[name].abs().mean()) for name in ('policy_loss', 'penalty_chain')]

@@ -272,6 +272,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.rates.set_env_step(env_step)
         for option in self.options:
             option.set_env_step(env_step)
+            take_choices(self, option)
 
     @property
     def _policy_step(self) -> Step | None:
@@ -294,6 +295,7 @@ class ActorCriticPolicy(NetworkPolicy):
             option.begin_update()
             if phase is None or option.phase in (phase, 'all'):
                 batch = option.before_update(batch)
+            take_choices(self, option)
         rate = self.rates['learning_rate']
         for name, optimizer in self.optimizers.items():
             optimizer.lr = self.rates.get(f'{name}_learning_rate', rate)
@@ -376,6 +378,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.passes.train_iter = state['train_iter']
         for option in self.options:
             option.load_state_dict(state)
+            take_choices(self, option)
 
 
 @torch.no_grad()
@@ -384,6 +387,14 @@ def check_explored(policy: ActorCriticPolicy, obs: Obs, where: str) -> None:
     logit = forward_for_acting(policy._model, to_device(obs, policy.device), False)['logit']
     if not fault_of(policy.dist, logit):
         check_exploration(policy._explore, policy.dist, logit, where)
+
+
+def take_choices(policy: ActorCriticPolicy, option: UpdateOption) -> None:
+    """Sets the rates and the weights of penalties that an option chooses."""
+    policy.rates.update(option.choose_rates())
+    weights = option.choose_weights()
+    if weights:
+        policy.objective.set_weights(weights)
 
 
 def count_observations(model: nn.Module, rows: Columns, weight: Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -90,6 +91,17 @@ class Objective:
     def set_weight(self, i: int, weight: float) -> None:
         """Sets the present weight of penalty i."""
         self.weights[i] = weight
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Sets the present weights of penalties by their names. Raises: UserError for a name that no penalty has."""
+        names = [penalty.name for penalty in self.penalties]
+        for name, weight in weights.items():
+            if name not in names:
+                raise UserError(
+                    f'an option chooses the weight of the penalty {name!r}, which policy.learn.penalties does not have; '
+                    f'it has {", ".join(names) or "none"}'
+                )
+            self.weights[names.index(name)] = weight
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:

@@ -41,24 +41,23 @@ def follower(found: Objective, ranks: Any = ALONE) -> AdaptiveNumbers:
     ],
 )
 def test_the_weight_follows_its_target_within_its_limits_as_published(numbers: Any, steps: Any) -> None:
-    found = objective(penalties=[{'type': 'kl', 'target': 0.01, **numbers}])
-    moving = follower(found)
+    moving = follower(objective(penalties=[{'type': 'kl', 'target': 0.01, **numbers}]))
     for kl, weight in steps:
         moving.adapt_weights({'penalty_kl': torch.tensor(kl)})
-        assert found.weights[0] == pytest.approx(weight)
+        assert moving.choose_weights() == {'kl': pytest.approx(weight)}
 
 
 def test_a_resume_with_other_numbers_takes_them() -> None:
-    def adapted(**numbers: float) -> list[float]:
+    def adapted(**numbers: float) -> float:
         first = follower(objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}]))
         first.adapt_weights({'penalty_kl': torch.tensor(1.0)})
-        other = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01, **numbers}])
-        follower(other).load_state_dict(first.state_dict())
-        return other.weights
+        other = follower(objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01, **numbers}]))
+        other.load_state_dict(first.state_dict())
+        return other.choose_weights()['kl']
 
-    assert adapted() == [pytest.approx(0.3)]
-    assert adapted(max_weight=0.25) == [0.25]
-    assert adapted(weight=0.1) == [0.1]
+    assert adapted() == pytest.approx(0.3)
+    assert adapted(max_weight=0.25) == 0.25
+    assert adapted(weight=0.1) == 0.1
 
 
 def test_a_weight_without_target_follows_its_schedule() -> None:
@@ -67,8 +66,10 @@ def test_a_weight_without_target_follows_its_schedule() -> None:
     penalties.fill(None, SimpleNamespace(objective=found))
     for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
         penalties.set_env_step(env_step)
-        follower(found).adapt_weights({'penalty_kl': torch.tensor(1.0)})  # no effect without a target
-        assert found.weights == [weight]
+        assert penalties.choose_weights() == {'kl': weight}
+    moving = follower(found)
+    moving.adapt_weights({'penalty_kl': torch.tensor(1.0)})  # no effect without a target
+    assert moving.choose_weights() == {}
 
 
 class TwoRanks:
@@ -86,9 +87,9 @@ def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
     own = torch.tensor(0.05)
     weights = []
     for ranks in (ALONE, TwoRanks()):
-        part = objective(penalties=penalties)
-        follower(part, ranks).adapt_weights({'penalty_reverse_kl': own})
-        weights += part.weights
+        moving = follower(objective(penalties=penalties), ranks)
+        moving.adapt_weights({'penalty_reverse_kl': own})
+        weights.append(moving.choose_weights()['reverse_kl'])
     assert weights == [0.5, 1.0] and own == torch.tensor(0.05)
 
 
@@ -97,13 +98,13 @@ def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpo
     learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, epoch_per_collect=2)
     policy = ppo(learn)
     metrics = policy.learn_mode.forward(samples_of(policy))
-    assert policy.objective.weights == [pytest.approx(0.3)] and metrics['penalty_kl'] > 0
+    assert metrics['kl_weight'] == 0.2 and metrics['penalty_kl'] > 0
     other = ppo(learn)
     other.load_state_dict(policy.state_dict())
     assert other.objective.weights == [pytest.approx(0.3)]
     samples = samples_of(policy, 1)
-    policy.learn_mode.forward(clone(samples))
-    other.learn_mode.forward(clone(samples))
+    for each in (policy, other):
+        assert each.learn_mode.forward(clone(samples))['kl_weight'] == pytest.approx(0.3)
     assert not differing(parameters(policy), parameters(other))
 
 

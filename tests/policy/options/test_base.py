@@ -130,6 +130,59 @@ def test_own_option_begins_with_a_state_that_lacks_it() -> None:
     assert own.options[0].n_update == 0 and not differing(parameters(plain), parameters(own))
 
 
+@OPTION_REGISTRY.register('slower_of_test', force=True)
+class Slower(UpdateOption):
+    """In the k-th update, k from 1, the learning rate is 2^-k, and the weight of the penalty kl is k."""
+
+    config = Section
+
+    def __init__(self, cfg: Any) -> None:
+        self.n_update = 0
+
+    def begin_update(self) -> None:
+        self.n_update += 1
+
+    def choose_rates(self) -> dict[str, float]:
+        return {'learning_rate': 0.5**self.n_update}
+
+    def choose_weights(self) -> dict[str, float]:
+        return {'kl': float(self.n_update)}
+
+
+def test_rates_and_weights_that_an_own_option_chooses_are_those_of_the_update_that_begins() -> None:
+    policy = ppo(dict(options=['slower_of_test'], penalties=['kl'], learning_rate=1e-3))
+    for k in (1, 2):
+        policy.learn_mode.set_env_step(100 * k)  # the schedules alone give 1e-3, and weight 1
+        metrics = policy.learn_mode.forward(samples_of(policy))
+        assert (metrics['learning_rate'], metrics['kl_weight']) == (0.5**k, k)
+        assert policy.optimizers['all'].lr == 0.5**k
+
+
+@OPTION_REGISTRY.register('weighing_of_test', force=True)
+class Weighing(Scaled):
+    """Sets the weight of the first penalty by hand, to 7."""
+
+    def fill(self, update: Any, policy: Owner) -> None:
+        self.objective: Any = policy.objective
+
+    def before_update(self, batch: Columns) -> Columns:
+        self.objective.set_weight(0, 7.0)
+        return batch
+
+
+def test_weight_that_an_option_sets_by_hand_before_an_update_holds_in_it() -> None:
+    policy = ppo(dict(options=['weighing_of_test'], penalties=['kl']))
+    policy.learn_mode.set_env_step(100)
+    assert policy.learn_mode.forward(samples_of(policy))['kl_weight'] == 7
+
+
+def test_weight_of_a_penalty_that_the_loss_lacks_is_refused() -> None:
+    with pytest.raises(
+        UserError, match="the weight of the penalty 'kl', which policy.learn.penalties does not have; it"
+    ):
+        ppo(dict(options=['slower_of_test'], penalties=['reverse_kl']))
+
+
 @OPTION_REGISTRY.register('sharper_of_test', force=True)
 class Sharper(UpdateOption):
     """Steps see the logits times 3."""

@@ -38,16 +38,15 @@ class AdaptiveNumbers(UpdateOption):
         self._rules = {name: rule for name, rule in rules.items() if rule is not None}
         self._rates = {name: rule.start for name, rule in self._rules.items()}
         penalties = zip(policy.objective.penalties, policy.objective.common, strict=True)
-        self._moving = [
-            (i, penalty.name, common) for i, (penalty, common) in enumerate(penalties) if common.target is not None
-        ]
+        self._followers = {penalty.name: common for penalty, common in penalties if common.target is not None}
+        self._weights = {name: schedule_value(common.weight, 0) for name, common in self._followers.items()}
         self._before: Tensor | None = None
 
-    def set_env_step(self, env_step: int) -> None:
-        self._policy.rates.update(self._rates)
+    def choose_rates(self) -> Mapping[str, float]:
+        return self._rates
 
-    def begin_update(self) -> None:
-        self._policy.rates.update(self._rates)
+    def choose_weights(self) -> Mapping[str, float]:
+        return self._weights
 
     def before_update(self, batch: Columns) -> Columns:
         self._before = self._policy.logit_of(batch)
@@ -69,23 +68,21 @@ class AdaptiveNumbers(UpdateOption):
 
     def adapt_weights(self, last: Mapping[str, Tensor]) -> None:
         """Adapts weights with a target to the penalties in the last pass of an update, on all ranks. Waits for the device."""
-        objective = self._policy.objective
-        for i, name, common in self._moving:
-            found = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks))
-            weight = objective.weights[i]
-            if found > BAND * common.target:
+        for name, common in self._followers.items():
+            penalty = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks))
+            weight = self._weights[name]
+            if penalty > BAND * common.target:
                 weight *= GROWS
-            elif found < common.target / BAND:
+            elif penalty < common.target / BAND:
                 weight *= SHRINKS
-            objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
+            self._weights[name] = min(max(weight, common.min_weight), common.max_weight)
 
     def state_dict(self) -> dict[str, Any]:
         """The rates and the weights by name, and the values with which they began."""
         rates = self._rates | {f'{name}_start': rule.start for name, rule in self._rules.items()}
         weights: dict[str, float] = {}
-        for i, name, common in self._moving:
-            start = schedule_value(common.weight, 0)
-            weights |= {name: self._policy.objective.weights[i], f'{name}_start': start}
+        for name, common in self._followers.items():
+            weights |= {name: self._weights[name], f'{name}_start': schedule_value(common.weight, 0)}
         state = {'penalty_weight': weights, 'adaptive_rate': rates}
         return {name: x for name, x in state.items() if x}
 
@@ -96,7 +93,6 @@ class AdaptiveNumbers(UpdateOption):
         for name, rule in self._rules.items():
             if rates.get(f'{name}_start') == rule.start:
                 self._rates[name] = min(max(rates[name], rule.min), rule.max)
-        for i, name, common in self._moving:
+        for name, common in self._followers.items():
             if weights.get(f'{name}_start') == schedule_value(common.weight, 0):
-                weight = min(max(weights[name], common.min_weight), common.max_weight)
-                self._policy.objective.set_weight(i, weight)
+                self._weights[name] = min(max(weights[name], common.min_weight), common.max_weight)

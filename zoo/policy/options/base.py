@@ -70,6 +70,17 @@ class UpdateOption:
     def set_env_step(self, env_step: int) -> None:
         """Sets its schedules to their values at an env step."""
 
+    def choose_rates(self) -> Mapping[str, float]:
+        """Returns values of rates, by their keys in `policy.learn`, in place of those of their schedules.
+
+        Called after `set_env_step`, and when an update begins, after `before_update`.
+        """
+        return {}
+
+    def choose_weights(self) -> Mapping[str, float]:
+        """Returns weights of penalties, by their names; called with `choose_rates`, and after `load_state_dict`."""
+        return {}
+
     def process_transition(self, transition: Transition) -> Transition:
         """Returns the columns to store of a rollout, [T, B, ...]."""
         return transition

@@ -23,15 +23,20 @@ class Penalties(UpdateOption):
 
     def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._objective = policy.objective
+        self._scheduled: dict[str, float] = {}
         self._weight_names = [f'{penalty.name}_weight' for penalty in self._objective.penalties]
         self.names = (*(f'penalty_{penalty.name}' for penalty in self._objective.penalties), *self._weight_names)
 
     def set_env_step(self, env_step: int) -> None:
-        for i, common in enumerate(self._objective.common):
-            if common.target is None:
-                self._objective.set_weight(i, schedule_value(common.weight, env_step))
+        named = zip(self._objective.penalties, self._objective.common, strict=True)
+        self._scheduled = {
+            penalty.name: schedule_value(common.weight, env_step) for penalty, common in named if common.target is None
+        }
 
-    def after_passes(self, batch: Columns, trained: Any) -> Metrics:  # comes before a target moves the weights
+    def choose_weights(self) -> Mapping[str, float]:
+        return self._scheduled
+
+    def after_passes(self, batch: Columns, trained: Any) -> Metrics:
         weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
         return dict(zip(self._weight_names, weights, strict=True))
 
