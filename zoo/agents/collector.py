@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from zoo.agents.compaction import Pending, Steps, compacted, drop_pending, needs_compaction
-from zoo.agents.layout import REWARD, ROWS, Layout
-from zoo.agents.rows import ActionJoin, PolicyRows, outcomes, steps_of
+from zoo.agents.layout import ACTS, REWARD, ROWS, Layout
+from zoo.agents.rows import ActionJoin, Owners, PolicyRows, outcomes, steps_of
 from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, State, Timestep, map_tensors
 from zoo.core.spaces import Space
@@ -36,11 +36,14 @@ class JointActing:
         self, layout: Layout, modes: Mapping[str, CollectMode], join: ActionJoin, tables: Mapping[str, Any], first: int
     ) -> None:
         self._join = join
+        self.owners: Owners | None = None
+        if layout.mapping is not None:
+            self.owners = Owners(layout, tables[ROWS], first)
         self._parts: dict[str, _PartActing] = {}
         for name, mode in modes.items():
             group = layout.group(name)
             rows = PolicyRows(tables, group)
-            self._parts[name] = _PartActing(mode, rows, first * len(group.slots))
+            self._parts[name] = _PartActing(mode, rows, layout.groups.index(group), first * len(group.slots))
 
     @property
     def output(self) -> dict[str, Any]:
@@ -62,7 +65,10 @@ class JointActing:
             part.begin()
 
     def step(self, t: int) -> Tensor:
-        return self._join({name: part.step(t) for name, part in self._parts.items()})
+        owners = None
+        if self.owners is not None:
+            owners = self.owners.see(t)
+        return self._join({name: part.step(t, owners) for name, part in self._parts.items()}, owners)
 
     def restart_all(self) -> None:
         """Nothing to do: the tables say which rows begin an episode."""
@@ -71,8 +77,9 @@ class JointActing:
 class _PartActing:
     """One policy acting on its rows. A recurrent state begins anew with an episode, and stays while a row is idle."""
 
-    def __init__(self, mode: CollectMode, rows: PolicyRows, first: int) -> None:
+    def __init__(self, mode: CollectMode, rows: PolicyRows, index: int, first: int) -> None:
         self._rows = rows
+        self._index = index
         self._to_env = mode.env_action
         self.acting: Acting = mode.start(rows.obs, first)
         self.initial = self.acting.state
@@ -84,7 +91,7 @@ class _PartActing:
         if self.has_state:
             self._restart(0)
 
-    def step(self, t: int) -> Tensor:
+    def step(self, t: int, owners: Tensor | None) -> Tensor:
         if t:
             self._rows.show(t)
         if not self.has_state:
@@ -94,7 +101,10 @@ class _PartActing:
                 self._restart(t)
             before = map_tensors(torch.clone, self.acting.state)
             action = self.acting.step(t)
-            self.acting.state = replace_rows(self._rows.acts(t), self.acting.state, before)
+            owned = None
+            if owners is not None:
+                owned = (owners == self._index).flatten()
+            self.acting.state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
         if self._to_env is not None:
             return self._to_env(action)
         return action
@@ -182,13 +192,36 @@ class AgentCollector(Collector):
         n_transition = self.n_transition()
         steps = self.record(extras)
         gained = outcomes(self.block.obs[ROWS], extras.finals)
-        self.returns.record(gained[..., REWARD], steps)
-        rollouts = {name: self._rollout_of(name, extras, steps, gained) for name in self._modes}
+        owners = self._owners()
+        self.returns.record(gained[..., REWARD], steps, owners)
+        rollouts = {name: self._rollout_of(name, extras, steps, gained, owners) for name in self._learner_of}
+        self._count_actions(steps)
         self.env_step += n_transition
         self.collect_iter += 1
         return {learner: rollouts[name] for name, learner in self._learner_of.items()}
 
-    def _rollout_of(self, name: str, extras: RolloutExtras, timestep: Timestep, gained: Tensor) -> Rollout:
+    def _owners(self) -> Tensor | None:
+        """The policy of each agent at each observation, [T + 1, B, A]; None: it never changes."""
+        if self._layout.mapping is None:
+            return None
+        actings: Sequence[Any] = [group.acting for group in self.groups]
+        for acting in actings:
+            acting.owners.see(len(self.block.rows))
+        return torch.cat([acting.owners.of_steps for acting in actings], 1)
+
+    def _count_actions(self, timestep: Timestep) -> None:
+        """Counts the actions of agents in a rollout."""
+        acts = self.block.obs[ROWS][:-1, ..., ACTS] > 0
+        if timestep.is_reset is not None:
+            acts = acts & ~timestep.is_reset.unsqueeze(-1)
+        n_acted = int(acts.sum())
+        self.agent_step += n_acted
+        self._n_acted += n_acted
+        self._n_row += acts.numel()
+
+    def _rollout_of(
+        self, name: str, extras: RolloutExtras, timestep: Timestep, gained: Tensor, owners: Tensor | None
+    ) -> Rollout:
         """The rollout of one policy."""
         group = self._layout.group(name)
         rows = self._rows[name]
@@ -198,15 +231,12 @@ class AgentCollector(Collector):
             state = extras.state.get(name)
         if state is not None:
             initial = self._initial_state(name)
+        owned = None
+        if owners is not None:
+            owned = owners == self._layout.groups.index(group)
         steps = steps_of(
-            rows, group, gained, timestep, extras.finals, extras.output[name], state, initial, self._layout.team
+            rows, group, gained, timestep, extras.finals, extras.output[name], state, initial, self._layout.team, owned
         )
-        n_acted = steps.acts[:-1]
-        if steps.dropped is not None:
-            n_acted = n_acted & ~steps.dropped
-        self.agent_step += int(n_acted.sum())
-        self._n_acted += int(n_acted.sum())
-        self._n_row += n_acted.numel()
         pending = self._pending[name]
         if not needs_compaction(steps, pending):
             return self._plain_rollout(name, steps)
@@ -257,32 +287,45 @@ class AgentReturns:
         self._layout = layout
         self._sum = np.zeros((n_copy, len(layout.agents)))
         self._recent: deque[np.ndarray] = deque(maxlen=N_RECENT)
+        self._of_policies = {group.policy: deque[float](maxlen=N_RECENT) for group in layout.groups}
 
     def drop(self, copies: slice) -> None:
         """Drops the running episodes of these copies."""
         self._sum[copies] = 0.0
 
-    def record(self, reward: Tensor, timestep: Timestep) -> None:
-        """Takes the rewards of a rollout, [T, B, A], and the steps of the tables."""
+    def record(self, reward: Tensor, timestep: Timestep, owners: Tensor | None = None) -> None:
+        """Takes the rewards of a rollout, [T, B, A], the steps of the tables, and the policies of agents, see `Owners`."""
         ends = (timestep.terminated | timestep.truncated).numpy(force=True)
         total = reward.cumsum(0, dtype=torch.float64).numpy(force=True)
         before = -self._sum  # what to subtract from the sums of each copy
         for t, b in np.argwhere(ends):
             if timestep.is_broken is None or not bool(timestep.is_broken[t, b]):
-                self._recent.append(total[t, b] - before[b])
+                returns = total[t, b] - before[b]
+                self._recent.append(returns)
+                self._add_to_policies(returns, None if owners is None else owners[t, b].numpy())
             before[b] = total[t, b]
         self._sum = total[-1] - before
+
+    def _add_to_policies(self, returns: np.ndarray, owners: np.ndarray | None) -> None:
+        """Adds an episode's returns to each policy: the mean over its agents."""
+        for i, group in enumerate(self._layout.groups):
+            of_policy = returns[list(group.slots)]
+            if owners is not None:
+                of_policy = returns[owners == i]
+            if len(of_policy):
+                self._of_policies[group.policy].append(float(of_policy.mean()))
 
     def metrics(self) -> dict[str, float]:
         """The mean returns by agent, and by policy where there are several: the mean over its agents."""
         if not self._recent:
             return {}
         means = np.mean(self._recent, 0)
-        groups = self._layout.groups
         metrics = {}
-        if len(groups) > 1:
+        if len(self._of_policies) > 1:
             metrics = {
-                f'collect/{group.policy}/return_mean': float(means[list(group.slots)].mean()) for group in groups
+                f'collect/{name}/return_mean': float(np.mean(returns))
+                for name, returns in self._of_policies.items()
+                if returns
             }
         if 1 < len(means) <= MOST_AGENTS:
             names = self._layout.agents

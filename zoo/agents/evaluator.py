@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, STATE, Layout, entry_of
+from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, STATE, Layout
 from zoo.agents.rows import ActionJoin, in_order
 from zoo.core.data import Obs, State, Timestep, map_tensors
 from zoo.env import AnyVectorEnv
@@ -96,7 +96,7 @@ class _EvalRows:
 
     def act(self, tables: Mapping[str, Any], generator: torch.Generator | None) -> torch.Tensor:
         group = self._group
-        obs = in_order(map_tensors(lambda x: x.flatten(0, 1), tables[entry_of(group.policy)]), group.obs_space)
+        obs = in_order(map_tensors(lambda x: x.flatten(0, 1), tables[group.entry]), group.obs_space)
         if STATE in tables:
             obs[STATE] = tables[STATE].repeat_interleave(len(group.slots), 0)
         columns = tables[ROWS][:, list(group.slots)].flatten(0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 from zoo.agents.config import AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
+from zoo.config.user_code import load_code
 from zoo.core.errors import closest
 from zoo.core.spaces import (
     ACTION_MASK,
@@ -39,21 +40,26 @@ OBS = 'obs'
 """Entry of an observation that is no Dict, where another entry is added to it."""
 ROWS = 'rows'
 """Entry of a table with the columns of each agent, [A, N_COLUMN]."""
-ACTS, BEGINS, REWARD, TERMINATED, TRUNCATED = range(5)
-"""Columns of ROWS: the agent acts on what its row shows; its episode begins with it; what the last step gave it."""
-N_COLUMN = 5
+ACTS, BEGINS, REWARD, TERMINATED, TRUNCATED, EPISODE = range(6)
+"""Columns of ROWS: the agent acts on what its row shows; its episode begins with it; what the last step gave it; the number of
+the episode of its copy, from 0."""
+N_COLUMN = 6
+ALL = 'of all'
+"""Entry of a table with the rows of all agents, where a function maps agents to policies."""
 MOST_LISTED = 6  # names in a message
 
 
 class Group(NamedTuple):
     """Agents that have the same spaces and the same policy, whose rows stand together in a table.
 
+    entry: their rows' entry of the table; policies that a function maps agents to share one, and each has rows for all agents.
     slots: the agents, as indices in the order of all; obs_space, action_space: of one agent, as its policy sees them;
     raw_spaces, raw_actions: of each agent as the env has them, before padding; has_id: whether rows say which agent it is;
     mask_of: where masks come from: 'obs', an entry; 'turn', a part of each turn; 'pad', only of padded choices; '' none.
     """
 
     policy: str
+    entry: str
     slots: tuple[int, ...]
     obs_space: Space
     action_space: Space
@@ -69,7 +75,8 @@ class Layout:
 
     Attributes: name: of the env; agents: all that there may be; groups: one for each policy, in the order of the config;
       state: 'off', 'env' or 'concat'; state_space: of the entry `state`, None if it is off; team: as in the section agents;
-      score: agents whose mean return is that of an episode, as indices; score_sums: whether it is their sum.
+      score: agents whose mean return is that of an episode, as indices; score_sums: whether it is their sum; mapping: function
+      of (agent, episode, copy), the policy of the agent in that episode; None: each group has its own agents.
     """
 
     name: str
@@ -80,6 +87,7 @@ class Layout:
     team: str
     score: tuple[int, ...]
     score_sums: bool
+    mapping: Callable[[str, int, int], str] | None = None
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -97,17 +105,27 @@ class Layout:
         obs: dict[str, Space] = {}
         actions: dict[str, Space] = {}
         for group in self.groups:
-            obs[entry_of(group.policy)] = batched(without_state(group.obs_space), len(group.slots))
-            actions[entry_of(group.policy)] = batched(group.action_space, len(group.slots))
+            obs[group.entry] = batched(without_state(group.obs_space), len(group.slots))
+            actions[group.entry] = batched(group.action_space, len(group.slots))
         if self.state_space is not None:
             obs[STATE] = self.state_space
         obs[ROWS] = Box(-bound, bound)
         return Dict(obs), Dict(actions)
 
-
-def entry_of(policy: str) -> str:
-    """The entry of a table with the rows of a policy."""
-    return f'of_{policy}'
+    def owners(self, episode: int, copy: int) -> list[int]:
+        """The policy of each agent in an episode, as an index of `groups`. Raises: ConfigError if it is none of them."""
+        assert self.mapping is not None, 'a function maps the agents'
+        names = self.policies
+        owners = []
+        for agent in self.agents:
+            name = self.mapping(agent, episode, copy)
+            if name not in names:
+                raise ConfigError(
+                    f'agents.mapping returned {name!r} for ({agent!r}, {episode}, {copy}) but must return a policy: '
+                    f'{_listed(names)}.'
+                )
+            owners.append(names.index(name))
+        return owners
 
 
 def without_state(space: Space) -> Space:
@@ -191,18 +209,36 @@ def layout_of(
     """
     turn = game.reset(seed=0)
     agents = game.agents
-    of_agent = policy_of_agents(cfg, agents)
     state_space = None
     if cfg.state != 'off':
         state_space = _state_space(game, turn, cfg.state, name)
-    groups = []
-    for policy in dict.fromkeys(of_agent[agent] for agent in agents):
-        slots = tuple(i for i, agent in enumerate(agents) if of_agent[agent] == policy)
-        groups.append(_group(game, turn, cfg, name, policy, slots, state_space, action_mask))
     order = policy_names(cfg)
-    groups.sort(key=lambda group: order.index(group.policy))
+    mapping = mapping_of(cfg)
+    if mapping is None:
+        of_agent = policy_of_agents(cfg, agents)
+        slots_of = {policy: tuple(i for i, agent in enumerate(agents) if of_agent[agent] == policy) for policy in order}
+    else:
+        slots_of = dict.fromkeys(order, tuple(range(len(agents))))
+    groups = []
+    for policy, slots in slots_of.items():
+        group = _group(game, turn, cfg, name, policy, slots, state_space, action_mask)
+        if mapping is not None:
+            group = group._replace(entry=ALL)
+        groups.append(group)
     score, sums = _score(cfg, agents, groups, trained)
-    return Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums)
+    return Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping)
+
+
+def mapping_of(cfg: AgentsConfig) -> Callable[[str, int, int], str] | None:
+    """The function that maps agents to policies; None: patterns do. Raises: ConfigError if there is no such function."""
+    mapping = cfg.mapping
+    if isinstance(mapping, str):
+        mapping = load_code(mapping, 'agents.mapping')
+        if not callable(mapping):
+            raise ConfigError(f'agents.mapping is {cfg.mapping!r} but that is no function of (agent, episode, copy).')
+    if callable(mapping):
+        return mapping
+    return None
 
 
 def _group(
@@ -250,7 +286,7 @@ def _group(
         obs_space = _with_id(obs_space, len(slots), is_entry=state_space is not None)
     if state_space is not None:
         obs_space = _with_entry(obs_space, STATE, state_space)
-    return Group(policy, slots, obs_space, action_space, raw_spaces, raw_actions, has_id, mask_of)
+    return Group(policy, f'of_{policy}', slots, obs_space, action_space, raw_spaces, raw_actions, has_id, mask_of)
 
 
 def _with_entry(space: Space, name: str, part: Space) -> Dict:
@@ -338,9 +374,9 @@ def _score(
     cfg: AgentsConfig, agents: Sequence[str], groups: Sequence[Group], trained: Sequence[str]
 ) -> tuple[tuple[int, ...], bool]:
     """The agents of whose returns the return of an episode is the mean, or the sum. Raises: ConfigError."""
-    slots_of = {group.policy: group.slots for group in groups}
+    slots_of = {group.policy: group.slots for group in groups if group.entry != ALL}
     score = cfg.score
-    if score is None and len(trained) == 1:
+    if score is None and len(trained) == 1 and trained[0] in slots_of:
         score = trained[0]
     if score is None or score == 'team':
         return tuple(range(len(agents))), True

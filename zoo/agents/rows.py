@@ -13,6 +13,7 @@ from zoo.agents.compaction import Steps
 from zoo.agents.layout import (
     ACTS,
     BEGINS,
+    EPISODE,
     REWARD,
     ROWS,
     STATE,
@@ -20,7 +21,6 @@ from zoo.agents.layout import (
     TRUNCATED,
     Group,
     Layout,
-    entry_of,
 )
 from zoo.core.action_map import action_width
 from zoo.core.data import Finals, State, Timestep, Tree, map_tensors
@@ -53,9 +53,12 @@ class PolicyRows:
                 copies = 0
             self._state[t] = state.repeat_interleave(len(self._slots), copies)
 
-    def acts(self, t: int) -> Tensor:
-        """Which rows act on observation t, [R] bool."""
-        return self._columns[t, :, self._slots, ACTS].flatten() > 0
+    def acts(self, t: int, owned: Tensor | None = None) -> Tensor:
+        """Which rows act on observation t, [R] bool. Args: owned: [R], whether the row's agent is the policy's; None: all."""
+        acts = self._columns[t, :, self._slots, ACTS].flatten() > 0
+        if owned is None:
+            return acts
+        return acts & owned
 
     def begins(self, t: int) -> Tensor:
         """Which rows begin an episode with observation t, [R] bool."""
@@ -64,7 +67,7 @@ class PolicyRows:
 
 def rows_of_group(tables: Mapping[str, Any], group: Group) -> Tree:
     """The observations of the agents of a group in tables [T, B, ...], as rows [T, B * S, *O], without the state."""
-    return in_order(map_tensors(lambda x: x.flatten(1, 2), tables[entry_of(group.policy)]), group.obs_space)
+    return in_order(map_tensors(lambda x: x.flatten(1, 2), tables[group.entry]), group.obs_space)
 
 
 def in_order(tree: Tree, space: Space) -> Tree:
@@ -82,22 +85,58 @@ class ActionJoin:
 
     def __init__(self, layout: Layout, space: Space) -> None:
         assert isinstance(space, Dict)
-        of_entry = {entry_of(group.policy): group for group in layout.groups}
-        self._parts = [
-            (of_entry[entry].policy, len(of_entry[entry].slots), _columns(of_entry[entry].action_space, table))
-            for entry, table in space.spaces.items()
-        ]
+        self._parts = []
+        for entry, table in space.spaces.items():
+            groups = [group for group in layout.groups if group.entry == entry]
+            self._parts.append(
+                (
+                    [(layout.groups.index(group), group.policy) for group in groups],
+                    len(groups[0].slots),
+                    _columns(groups[0].action_space, table),
+                )
+            )
 
-    def __call__(self, actions: Mapping[str, Tensor]) -> Tensor:
-        """Args: actions: of each policy, [R] or [R, K], in the policies' form."""
+    def __call__(self, actions: Mapping[str, Tensor], owners: Tensor | None = None) -> Tensor:
+        """Args: actions: of each policy, [R] or [R, K], in the policies' form; owners: [B, A], the policy of each agent."""
         parts = []
-        for policy, n, columns in self._parts:
-            action = actions[policy]
-            flat = action.reshape(len(action) // n, n, -1).to(torch.float32)
+        for policies, n, columns in self._parts:
+            flat = self._of_rows(actions[policies[0][1]], n)
+            for index, policy in policies[1:]:
+                assert owners is not None, 'agents change between policies'
+                flat = torch.where((owners == index).unsqueeze(-1), self._of_rows(actions[policy], n), flat)
             parts += [flat[..., part].flatten(1) for part in columns]
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts, 1)
+
+    def _of_rows(self, action: Tensor, n: int) -> Tensor:
+        """[R, ...] -> [B, S, K] f32."""
+        return action.reshape(len(action) // n, n, -1).to(torch.float32)
+
+
+class Owners:
+    """The policy of each agent in each step, where a function maps agents to policies; computed when an episode begins.
+
+    Args: columns: ROWS of a block, [T + 1, B, A, N_COLUMN]; first: index of the first copy.
+    Attributes: of_steps: [T + 1, B, A] int64, indices of `Layout.groups`.
+    """
+
+    def __init__(self, layout: Layout, columns: Tensor, first: int) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._first = first
+        self._episode = torch.full(columns.shape[1:2], -1.0)
+        self._now = torch.zeros(columns.shape[1:3], dtype=torch.int64)
+        self.of_steps = torch.zeros(columns.shape[:3], dtype=torch.int64)
+
+    def see(self, t: int) -> Tensor:
+        """The owners at observation t, [B, A]."""
+        episode = self._columns[t, :, 0, EPISODE]
+        for b in (episode != self._episode).nonzero().flatten().tolist():
+            self._now[b] = torch.tensor(self._layout.owners(int(episode[b]), self._first + b))
+        self._episode = episode.clone()
+        self.of_steps[t] = self._now
+        return self._now
 
 
 def _columns(space: Space, table: Space) -> list[slice]:
@@ -134,17 +173,25 @@ def steps_of(
     state: State = None,
     initial: State = None,
     team: str = 'none',
+    owned: Tensor | None = None,
 ) -> Steps:
     """The steps of the rows of a policy in a rollout.
 
     Args: gained: of `outcomes`; timestep: of the tables; finals: last tables, by step; output: of the policy's acting;
-      state: before step 0; initial: that of new episodes; team: see the section agents.
+      state: before step 0; initial: that of new episodes; team: see the section agents;
+      owned: [T + 1, B, S], whether the agent is the policy's in that step; None: all are.
     """
     slots = rows._slots
     n = len(slots)
     own = gained[:, :, slots]
     columns = rows._columns[:, :, slots]
     reward = own[..., REWARD]
+    acts = columns[..., ACTS] > 0
+    ends = own[..., TERMINATED] > 0, own[..., TRUNCATED] > 0
+    if owned is not None:
+        acts = acts & owned
+        reward = reward * owned[:-1]
+        ends = ends[0] & owned[:-1], ends[1] & owned[:-1]
     if team != 'none':
         total = reward.sum(-1, keepdim=True)
         if team == 'mean':
@@ -153,17 +200,17 @@ def steps_of(
     dropped = None
     if timestep.is_reset is not None:
         dropped = timestep.is_reset.repeat_interleave(n, 1)
-    truncated = own[..., TRUNCATED].flatten(1) > 0
+    truncated = ends[1].flatten(1)
     if timestep.is_broken is not None:
         truncated |= timestep.is_broken.repeat_interleave(n, 1)
     final_obs, final_index = _final_rows(rows, group, finals)
     return Steps(
         obs=rows.obs,
         output=output,
-        acts=columns[..., ACTS].flatten(1) > 0,
+        acts=acts.flatten(1),
         begins=columns[..., BEGINS].flatten(1) > 0,
         reward=reward.flatten(1),
-        terminated=own[..., TERMINATED].flatten(1) > 0,
+        terminated=ends[0].flatten(1),
         truncated=truncated,
         dropped=dropped,
         final_obs=final_obs,
@@ -182,7 +229,7 @@ def _final_rows(rows: PolicyRows, group: Group, finals: Finals) -> tuple[Tree, T
     index = []
     for t, copies, table in finals:
         tensors = map_tensors(torch.from_numpy, table)
-        obs = map_tensors(lambda x: x.flatten(0, 1), tensors[entry_of(group.policy)])
+        obs = map_tensors(lambda x: x.flatten(0, 1), tensors[group.entry])
         obs = in_order(obs, group.obs_space)
         if rows._state is not None:
             obs[STATE] = tensors[STATE].repeat_interleave(n, 0)

@@ -18,6 +18,7 @@ from zoo.agents.layout import (
     ACTS,
     AGENT,
     BEGINS,
+    EPISODE,
     N_COLUMN,
     OBS,
     REWARD,
@@ -27,7 +28,6 @@ from zoo.agents.layout import (
     TRUNCATED,
     Group,
     Layout,
-    entry_of,
     without_state,
 )
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiDiscrete, Raw, Space
@@ -60,13 +60,14 @@ class TableEnv(gymnasium.Env):
         self._columns = np.zeros((len(layout.agents), N_COLUMN), np.float32)
         self._table: dict[str, Any] = {ROWS: self._columns}
         self._rows: dict[str, _Row] = {}
-        for group in layout.groups:
+        for group in {group.entry: group for group in layout.groups}.values():
             memory = _GroupMemory(group)
-            self._table[entry_of(group.policy)] = memory.buffer
+            self._table[group.entry] = memory.buffer
             for i, slot in enumerate(group.slots):
                 self._rows[layout.agents[slot]] = _Row(memory, i, slot)
         if layout.state_space is not None:
             self._table[STATE] = np.zeros(layout.state_space.shape, np.dtype(layout.state_space.dtype))
+        self._episode = -1
         self._scored = frozenset(layout.agents[slot] for slot in layout.score)
         self._share = 1.0
         if not layout.score_sums:
@@ -77,7 +78,8 @@ class TableEnv(gymnasium.Env):
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         turn = self.game.reset(seed=seed, options=options)
-        self._columns[:] = 0.0
+        self._episode += 1
+        self._clear_columns()
         for row in self._rows.values():
             row.clear()
         self._acting: Mapping[str, Any] = {}
@@ -95,8 +97,7 @@ class TableEnv(gymnasium.Env):
         if self._limit is not None and self._n_step >= self._limit and turn.acts:
             ended = {**turn.ended, **{agent: End(obs, False) for agent, obs in turn.acts.items()}}
             turn = turn._replace(acts={}, ended=ended)
-        columns = self._columns
-        columns[:] = 0.0
+        self._clear_columns()
         for agent in self._ended:
             self._rows[agent].clear()  # its last observation was seen
         for agent in self._acting:
@@ -116,6 +117,10 @@ class TableEnv(gymnasium.Env):
 
     def close(self) -> None:
         self.game.close()
+
+    def _clear_columns(self) -> None:
+        self._columns[:] = 0.0
+        self._columns[:, EPISODE] = self._episode
 
     def _earn(self, rewards: Mapping[str, float]) -> float:
         """Writes the rewards of a step; returns the part of the score."""
@@ -221,7 +226,7 @@ class _GroupMemory:
     """The rows of a group in a table. Attributes: buffer: their memory; entry: its name in the table."""
 
     def __init__(self, group: Group) -> None:
-        self.entry = entry_of(group.policy)
+        self.entry = group.entry
         self._group = group
         self._space = without_state(group.obs_space)
         self._n = len(group.slots)

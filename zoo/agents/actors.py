@@ -1,0 +1,195 @@
+"""Actors: policies of agents that only act, such as random choices, functions and saved runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.backend.executor import ForwardActing
+from zoo.config.section import ConfigError
+from zoo.config.user_code import load_code
+from zoo.core.data import Obs, State, first_leaf, map_tensors
+from zoo.core.errors import shown
+from zoo.core.seeding import reseed
+from zoo.core.spaces import ACTION_MASK, Box, MultiBinary, Space, leaf_spaces, n_values
+from zoo.policy.modes import CollectMode, EvalMode
+
+RANDOM = 'random'
+FUNCTION = 'function'
+SAVED = 'saved'
+KINDS = (RANDOM, FUNCTION, SAVED)
+"""Types of policies of the section agents that have nothing to learn."""
+KEYS = {RANDOM: ('type',), FUNCTION: ('type', 'act'), SAVED: ('type', 'path', 'policy', 'deterministic')}
+"""The keys of each type."""
+
+
+def kind_of(differs: Any) -> str | None:
+    """The type of an actor in the section agents; None for a policy with a network of its own."""
+    kind = differs
+    if isinstance(differs, Mapping):
+        kind = differs.get('type')
+    if kind in KINDS:
+        return str(kind)
+    return None
+
+
+def check_actor(name: str, differs: Any) -> None:
+    """Raises: ConfigError for keys that an actor does not have, or lacks."""
+    kind = kind_of(differs)
+    assert kind is not None, 'it is an actor'
+    given: Mapping[str, Any] = {'type': kind}
+    if isinstance(differs, Mapping):
+        given = differs
+    for key in given:
+        if key not in KEYS[kind]:
+            raise ConfigError(
+                f'agents.policies.{name} has the key {key!r} but a policy of type {kind!r} has {", ".join(KEYS[kind])}; leave it out.'
+            )
+    for key, example in (('act', 'my_bots.py:greedy'), ('path', 'a run folder')):
+        if key in KEYS[kind] and key not in given:
+            raise ConfigError(f'agents.policies.{name} is of type {kind!r} but lacks {key!r}; give it, e.g. {example}.')
+
+
+def random_mode(obs_space: Space, action_space: Space, action_mode: str) -> EvalMode:
+    """Draws each allowed choice with the same probability, and numbers of a Box uniformly between their bounds."""
+    sample = partial(_random_actions, action_space, action_mode)
+
+    def forward(obs: Obs, state: State = None) -> dict[str, Any]:
+        return {'action': sample(obs, None)}
+
+    return EvalMode(forward, sample=lambda obs, state, generator: {'action': sample(obs, generator)})
+
+
+def _random_actions(space: Space, action_mode: str, obs: Obs, generator: torch.Generator | None) -> Tensor:
+    n = len(first_leaf(obs))
+    mask = None
+    if isinstance(obs, Mapping) and ACTION_MASK in obs:
+        mask = obs[ACTION_MASK].flatten(1).float().cpu()
+    columns: list[Tensor] = []
+    start = 0  # of the leaf's bits in the mask
+    for _, leaf in leaf_spaces(space):
+        if isinstance(leaf, Box):
+            columns.append(_random_numbers(leaf, action_mode, n, generator))
+        elif isinstance(leaf, MultiBinary):
+            width = int(np.prod(leaf.shape))
+            drawn = torch.randint(0, 2, (n, width), generator=generator)
+            if mask is not None:
+                drawn = drawn * mask[:, start : start + width].long()
+            columns.append(drawn)
+            start += width
+        else:
+            for n_value in n_values(leaf):
+                weight = torch.ones(n, n_value)
+                if mask is not None:
+                    weight = mask[:, start : start + n_value]
+                columns.append(torch.multinomial(weight, 1, generator=generator))
+                start += n_value
+    if len(columns) == 1 and not isinstance(space, Box) and getattr(space, 'shape', None) == ():
+        return columns[0].squeeze(1)
+    if len({column.dtype for column in columns}) > 1:
+        columns = [column.float() for column in columns]
+    return torch.cat(columns, 1)
+
+
+def _random_numbers(leaf: Box, action_mode: str, n: int, generator: torch.Generator | None) -> Tensor:
+    low = torch.from_numpy(leaf.low.astype(np.float32)).flatten()
+    high = torch.from_numpy(leaf.high.astype(np.float32)).flatten()
+    if action_mode == 'rescale':
+        finite = low.isfinite() & high.isfinite()
+        low = torch.where(finite, -1.0, low)
+        high = torch.where(finite, 1.0, high)
+    low = torch.where(low.isfinite(), low, torch.full_like(low, -1.0))
+    high = torch.where(high.isfinite(), high, torch.full_like(high, 1.0))
+    return low + torch.rand(n, len(low), generator=generator) * (high - low)
+
+
+def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
+    """Calls a function of (observations [R, *O], mask [R, n] or None), arrays, which returns an action for each row."""
+
+    def forward(obs: Obs, state: State = None) -> dict[str, Any]:
+        arrays = map_tensors(lambda x: x.numpy(force=True), obs)
+        mask = None
+        if isinstance(arrays, dict) and ACTION_MASK in arrays:
+            mask = arrays[ACTION_MASK]
+        n = len(first_leaf(obs))
+        action = torch.as_tensor(np.asarray(act(arrays, mask)))
+        if action.shape[:1] != (n,):
+            raise ConfigError(
+                f'agents.policies.{name}.act returned an array of shape {tuple(action.shape)} but must return an action for each '
+                f'of the {n} rows.'
+            )
+        return {'action': action}
+
+    return EvalMode(forward, sample=lambda obs, state, generator: forward(obs))
+
+
+def load_function(name: str, act: Any) -> Callable[..., Any]:
+    """The function of an actor. Raises: ConfigError if there is none."""
+    function = act
+    if isinstance(act, str):
+        function = load_code(act, f'agents.policies.{name}.act')
+    if not callable(function):
+        raise ConfigError(
+            f'agents.policies.{name}.act is {shown(act)} but must be a function, or its name module:function.'
+        )
+    return function
+
+
+class _Drawing:
+    """Acts by an eval mode for one group of envs, with random numbers that depend on seed, name, group and rollout.
+
+    Args: name: of the policy; first: index of the group's first row; draws: whether actions are drawn, not the likeliest.
+    """
+
+    def __init__(self, mode: EvalMode, seed: int, name: str, first: int, draws: bool) -> None:
+        self._mode = mode
+        self._seed = seed
+        self._name = name
+        self._first = first
+        self._draws = draws and mode.sample is not None
+        self._generator = torch.Generator()
+
+    def begin(self, collect_iter: int) -> None:
+        """Called before the rollout of this number."""
+        reseed(self._generator, self._seed, 'actor', self._name, self._first, collect_iter)
+
+    def __call__(self, obs: Obs, state: State) -> dict[str, Any]:
+        if self._draws:
+            assert self._mode.sample is not None
+            return self._mode.sample(obs, state, self._generator)
+        return self._mode.forward(obs, state)
+
+
+def as_collect_mode(mode: EvalMode, name: str, seed: int, n_step: int, draws: bool = True) -> CollectMode:
+    """A collect mode that acts by an eval mode, and keeps no data. Args: as of `_Drawing`; n_step: steps of a rollout."""
+    groups: list[_Drawing] = []
+
+    def begin(collect_iter: int, env_step: int | None = None) -> None:
+        for group in groups:
+            group.begin(collect_iter)
+
+    def start(obs: Obs, first: int = 0) -> ForwardActing:
+        groups.append(_Drawing(mode, seed, name, first, draws))
+        return ForwardActing(groups[-1], obs, mode.initial_state)
+
+    return CollectMode(
+        forward=mode.forward,
+        start=start,
+        process_transition=_nothing,
+        get_train_sample=_nothing,
+        reset=_nothing,
+        begin=begin,
+        forget=_nothing,
+        n_step=n_step,
+        env_action=mode.env_action,
+    )
+
+
+def _nothing(*_: Any) -> Any:
+    """What an actor keeps of a rollout."""
+    return {}
