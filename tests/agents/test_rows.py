@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 
-from zoo.agents.layout import N_COLUMN, REWARD, Group, Layout
-from zoo.agents.rows import ActionJoin, PolicyRows, outcomes
+from zoo.agents.layout import EPISODE, N_COLUMN, REWARD, Group, Layout
+from zoo.agents.rows import ActionJoin, Owners, PolicyRows, outcomes
 from zoo.core.spaces import Box, Dict, Discrete
 from zoo.env.adapter import convert_space, gymnasium_space
 
@@ -15,7 +18,7 @@ BOTH = Dict({'turn': Discrete(3), 'push': VECTOR})
 
 def group(policy, slots, action_space):
     n = len(slots)
-    return Group(policy, slots, VECTOR, action_space, (VECTOR,) * n, (action_space,) * n, False, '')
+    return Group(policy, f'of_{policy}', slots, VECTOR, action_space, (VECTOR,) * n, (action_space,) * n, False, '')
 
 
 LAYOUT = Layout(
@@ -46,11 +49,32 @@ def test_actions_have_the_order_of_the_space_of_the_envs():
 
 
 def test_outcome_of_the_last_step_is_in_the_last_table():
-    import numpy as np
-
     columns = torch.zeros(3, 2, 1, N_COLUMN)
     columns[:, :, 0, REWARD] = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 0.0]])
     final = np.zeros((1, 1, N_COLUMN), np.float32)
     final[0, 0, REWARD] = 9.0
     gained = outcomes(columns, [(1, np.array([1]), {'rows': final})])
     assert gained[..., 0, REWARD].tolist() == [[1.0, 2.0], [3.0, 9.0]]
+
+
+def test_owners_change_with_the_episode():
+    def mapping(agent, episode, copy):
+        return 'pq'[(episode + copy + 'abc'.index(agent)) % 2]
+
+    owners = Owners(replace(LAYOUT, mapping=mapping), 2, first=1)
+    columns = torch.zeros(2, 3, N_COLUMN)
+    columns[1, :, EPISODE] = 3
+    q, p = 0, 1  # the order of the groups
+    # copies 1 and 2; agent a of copy 1 in episode 0: 'pq'[1]
+    assert owners.see(columns).tolist() == [[q, p, q], [q, p, q]]
+    columns[0, :, EPISODE] = 1
+    assert owners.see(columns).tolist() == [[p, q, p], [q, p, q]]
+
+
+def test_owner_chooses_whose_action_counts():
+    shared = tuple(group(name, (0, 1, 2), Discrete(5))._replace(entry='of all') for name in 'pq')
+    layout = replace(LAYOUT, groups=shared)
+    _, actions = layout.table_spaces()
+    join = ActionJoin(layout, convert_space(gymnasium_space(actions), 'action', 'x'))
+    joined = join({'p': torch.tensor([1, 1, 1]), 'q': torch.tensor([2, 3, 4])}, torch.tensor([[0, 1, 1]]))
+    assert joined.tolist() == [[1, 3, 4]]

@@ -63,3 +63,36 @@ def test_section_agents_with_one_agent_is_refused(tmp_path):
     config['env']['id'] = 'CartPole-v1'
     with pytest.raises(UserError, match='is an env of one agent; leave the section agents out'):
         serial_pipeline(config)
+
+
+def test_random_function_and_saved_policies_act_and_have_no_files(tmp_path):
+    policies = dict(p={}, q='random', r=dict(type='function', act='tests.run.test_agents_roster:always_one'))
+    agents = dict(policies=policies, mapping={'a': 'p', 'b': 'q', 'c': 'r'}, id='off')
+    first = serial_pipeline(config_of(tmp_path, **agents))
+    assert list(first.policies) == ['']
+    assert not list((first.run_dir / 'checkpoints').glob('*.q.*'))
+    saved = dict(type='saved', path=str(first.run_dir))
+    with SerialJob(config_of(tmp_path, **{**agents, 'policies': policies | dict(q=saved)})) as job:
+        job.iteration()
+        once, again = job.play_evaluation(), job.play_evaluation()
+        assert once.agents == again.agents
+
+
+def always_one(obs, mask):
+    return [1] * len(obs)
+
+
+def alternating(agent, episode, copy):
+    return 'pq'[(episode + copy) % 2] if agent == 'b' else 'q'
+
+
+def test_function_maps_agents_by_episode(tmp_path):
+    """b belongs to p in every other episode; an episode has 5 steps, in 4 of which b acts."""
+    agents = dict(policies=dict(p={}, q={}), mapping='tests.run.test_agents_roster:alternating')
+    with SerialJob(config_of(tmp_path, **agents)) as job:
+        rollouts = job.collector.collect_by_name()
+        data = rollouts['p'].data
+        real = ~data['is_reset']
+        # episodes begin with steps 0, 5, 10, 15; b is p's in episodes 0 and 2 of copy 0, and in 1 and 3 of copy 1
+        assert real.sum(0).tolist() == [0, 4 + 4, 0, 0, 4 + 1, 0]
+        assert set(data['reward'][real].tolist()) == {2.0, 16.0, 128.0, 1024.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ KINDS = (RANDOM, FUNCTION, SAVED)
 """Types of policies of the section agents that have nothing to learn."""
 KEYS = {RANDOM: ('type',), FUNCTION: ('type', 'act'), SAVED: ('type', 'path', 'policy', 'deterministic')}
 """The keys of each type."""
+
+
+class Actor(NamedTuple):
+    """A policy that only acts. draws: whether its actions are drawn, also in evaluations."""
+
+    mode: EvalMode
+    draws: bool
 
 
 def kind_of(differs: Any) -> str | None:
@@ -55,7 +62,7 @@ def check_actor(name: str, differs: Any) -> None:
             raise ConfigError(f'agents.policies.{name} is of type {kind!r} but lacks {key!r}; give it, e.g. {example}.')
 
 
-def random_mode(obs_space: Space, action_space: Space, action_mode: str) -> EvalMode:
+def random_mode(action_space: Space, action_mode: str) -> EvalMode:
     """Draws each allowed choice with the same probability, and numbers of a Box uniformly between their bounds."""
     sample = partial(_random_actions, action_space, action_mode)
 

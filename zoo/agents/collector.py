@@ -30,15 +30,18 @@ class JointActing:
     """The policies of several agents, acting as one on blocks of tables; an `Acting`.
 
     Args: tables: the block's observations, [T + 1, B, ...]; first: index of the first copy of the env in the run.
+    Attributes: owners: [T + 1, B, A] int64, the policy of each agent, if that changes, see `Owners`.
     """
 
     def __init__(
         self, layout: Layout, modes: Mapping[str, CollectMode], join: ActionJoin, tables: Mapping[str, Any], first: int
     ) -> None:
         self._join = join
-        self.owners: Owners | None = None
+        self._columns = tables[ROWS]
+        self._owners: Owners | None = None
         if layout.mapping is not None:
-            self.owners = Owners(layout, tables[ROWS], first)
+            self._owners = Owners(layout, self._columns.shape[1], first)
+        self.owners = torch.zeros(self._columns.shape[:3], dtype=torch.int64)
         self._parts: dict[str, _PartActing] = {}
         for name, mode in modes.items():
             group = layout.group(name)
@@ -65,10 +68,15 @@ class JointActing:
             part.begin()
 
     def step(self, t: int) -> Tensor:
-        owners = None
-        if self.owners is not None:
-            owners = self.owners.see(t)
+        owners = self.see(t)
         return self._join({name: part.step(t, owners) for name, part in self._parts.items()}, owners)
+
+    def see(self, t: int) -> Tensor | None:
+        """The policies of the agents at observation t, [B, A]; None: they never change."""
+        if self._owners is None:
+            return None
+        self.owners[t] = self._owners.see(self._columns[t])
+        return self.owners[t]
 
     def restart_all(self) -> None:
         """Nothing to do: the tables say which rows begin an episode."""
@@ -206,8 +214,8 @@ class AgentCollector(Collector):
             return None
         actings: Sequence[Any] = [group.acting for group in self.groups]
         for acting in actings:
-            acting.owners.see(len(self.block.rows))
-        return torch.cat([acting.owners.of_steps for acting in actings], 1)
+            acting.see(len(self.block.rows))
+        return torch.cat([acting.owners for acting in actings], 1)
 
     def _count_actions(self, timestep: Timestep) -> None:
         """Counts the actions of agents in a rollout."""

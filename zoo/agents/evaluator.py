@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, STATE, Layout
-from zoo.agents.rows import ActionJoin, in_order
+from zoo.agents.rows import ActionJoin, Owners, in_order
 from zoo.core.data import Obs, State, Timestep, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.policy.config import MAX_EPISODE_STEPS
@@ -22,7 +23,8 @@ from zoo.worker.infos import ALL_NUMBERS, InfoKeys
 class AgentEvaluator(Evaluator):
     """Plays whole episodes in which every agent acts by its policy; counts the returns of agents and policies.
 
-    Args: layout: of the envs; modes: of every policy, by its name in the layout; others: as of `Evaluator`.
+    Args: layout: of the envs; modes: of every policy, by its name in the layout; drawing: policies whose actions are always
+      drawn; others: as of `Evaluator`.
     """
 
     def __init__(
@@ -33,13 +35,23 @@ class AgentEvaluator(Evaluator):
         n_episode: int,
         max_episode_steps: int | None = MAX_EPISODE_STEPS,
         *,
+        drawing: Collection[str] = (),
         deterministic: bool = True,
         infos: InfoKeys = ALL_NUMBERS,
         quiet: bool = False,
     ) -> None:
-        mode = joint_eval_mode(layout, modes, env, deterministic)
+        self._joint = _JointEval(layout, env, modes, drawing)
+        mode = EvalMode(self._joint.forward)
+        if all(mode.sample is not None for mode in modes.values()):
+            mode = EvalMode(self._joint.forward, sample=self._joint.sample)
         super().__init__(env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos, quiet=quiet)
         self._layout = layout
+
+    def _play(
+        self, seed: np.random.SeedSequence, generator: torch.Generator, tally: Tally, stop: Callable[[], bool]
+    ) -> bool:
+        self._joint.generator = generator
+        return super()._play(seed, generator, tally, stop)
 
     def _new_tally(self, callback: EpisodeCallback | None) -> Tally:
         return AgentTally(self._layout, self._quota, self._limit, self._infos, callback)
@@ -88,13 +100,14 @@ class AgentTally(Tally):
 class _EvalRows:
     """One policy acting for its agents on tables [B, ...]; keeps the recurrent state of its rows."""
 
-    def __init__(self, layout: Layout, policy: str, mode: EvalMode, draws: bool) -> None:
+    def __init__(self, layout: Layout, policy: str, mode: EvalMode) -> None:
         self._group = layout.group(policy)
+        self._index = layout.groups.index(self._group)
         self._mode = mode
-        self._draws = draws
         self._state: State = None
 
-    def act(self, tables: Mapping[str, Any], generator: torch.Generator | None) -> torch.Tensor:
+    def act(self, tables: Mapping[str, Any], generator: torch.Generator | None, owners: Tensor | None) -> Tensor:
+        """The actions of its rows. Args: generator: None: the likeliest; owners: [B, A], the policy of each agent, or None."""
         group = self._group
         obs = in_order(map_tensors(lambda x: x.flatten(0, 1), tables[group.entry]), group.obs_space)
         if STATE in tables:
@@ -106,30 +119,46 @@ class _EvalRows:
             state = initial
             if self._state is not None:
                 state = replace_rows(columns[:, BEGINS] > 0, initial, self._state)
-        if self._draws:
-            assert self._mode.sample is not None, 'the evaluator has checked it'
+        if generator is not None and self._mode.sample is not None:
             output = self._mode.sample(obs, state, generator)
         else:
             output = self._mode.forward(obs, state)
         if state is not None:
-            self._state = replace_rows(columns[:, ACTS] > 0, output['state'], state)
-        action: torch.Tensor = output['action']
+            acts = columns[:, ACTS] > 0
+            if owners is not None:
+                acts = acts & (owners == self._index).flatten()
+            self._state = replace_rows(acts, output['state'], state)
+        action: Tensor = output['action']
         if self._mode.env_action is not None:
-            return self._mode.env_action(action)
-        return action
+            action = self._mode.env_action(action)
+        return action.cpu()
 
 
-def joint_eval_mode(layout: Layout, modes: Mapping[str, EvalMode], env: AnyVectorEnv, deterministic: bool) -> EvalMode:
-    """The eval mode of all policies together, whose functions take tables. Args: env: of tables."""
-    join = ActionJoin(layout, env.action_space)
-    parts = {name: _EvalRows(layout, name, mode, not deterministic) for name, mode in modes.items()}
+class _JointEval:
+    """All policies acting together on tables. Attributes: generator: of policies whose actions are always drawn."""
 
-    def forward(tables: Obs, state: State) -> dict[str, Any]:
-        return {'action': join({name: part.act(tables, None).cpu() for name, part in parts.items()})}
+    def __init__(
+        self, layout: Layout, env: AnyVectorEnv, modes: Mapping[str, EvalMode], drawing: Collection[str]
+    ) -> None:
+        self._join = ActionJoin(layout, env.action_space)
+        self._parts = {name: _EvalRows(layout, name, mode) for name, mode in modes.items()}
+        self._drawing = drawing
+        self._owners: Owners | None = None
+        if layout.mapping is not None:
+            self._owners = Owners(layout, env.n_env, 0)
+        self.generator = torch.Generator()
 
-    def sample(tables: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
-        return {'action': join({name: part.act(tables, generator).cpu() for name, part in parts.items()})}
+    def forward(self, tables: Obs, state: State) -> dict[str, Any]:
+        """The likeliest actions of the policies, but for those that always draw."""
+        return self._act(tables, {name: self.generator for name in self._drawing})
 
-    if any(mode.sample is None for mode in modes.values()):
-        return EvalMode(forward)
-    return EvalMode(forward, sample=sample)
+    def sample(self, tables: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        """Actions that are drawn."""
+        return self._act(tables, dict.fromkeys(self._parts, generator))
+
+    def _act(self, tables: Obs, generators: Mapping[str, torch.Generator | None]) -> dict[str, Any]:
+        owners = None
+        if self._owners is not None:
+            owners = self._owners.see(tables[ROWS])
+        actions = {name: part.act(tables, generators.get(name), owners) for name, part in self._parts.items()}
+        return {'action': self._join(actions, owners)}

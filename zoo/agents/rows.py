@@ -115,27 +115,23 @@ class ActionJoin:
 
 
 class Owners:
-    """The policy of each agent in each step, where a function maps agents to policies; computed when an episode begins.
+    """The policy of each agent of B copies, where a function maps agents to policies; computed when an episode begins.
 
-    Args: columns: ROWS of a block, [T + 1, B, A, N_COLUMN]; first: index of the first copy.
-    Attributes: of_steps: [T + 1, B, A] int64, indices of `Layout.groups`.
+    Args: n_copy: B; first: index of the first copy.
     """
 
-    def __init__(self, layout: Layout, columns: Tensor, first: int) -> None:
+    def __init__(self, layout: Layout, n_copy: int, first: int) -> None:
         self._layout = layout
-        self._columns = columns
         self._first = first
-        self._episode = torch.full(columns.shape[1:2], -1.0)
-        self._now = torch.zeros(columns.shape[1:3], dtype=torch.int64)
-        self.of_steps = torch.zeros(columns.shape[:3], dtype=torch.int64)
+        self._episode = torch.full((n_copy,), -1.0)
+        self._now = torch.zeros((n_copy, len(layout.agents)), dtype=torch.int64)
 
-    def see(self, t: int) -> Tensor:
-        """The owners at observation t, [B, A]."""
-        episode = self._columns[t, :, 0, EPISODE]
+    def see(self, columns: Tensor) -> Tensor:
+        """Takes ROWS of a table, [B, A, N_COLUMN]; returns the policies, [B, A] int64, as indices of `Layout.groups`."""
+        episode = columns[:, 0, EPISODE].cpu()
         for b in (episode != self._episode).nonzero().flatten().tolist():
             self._now[b] = torch.tensor(self._layout.owners(int(episode[b]), self._first + b))
         self._episode = episode.clone()
-        self.of_steps[t] = self._now
         return self._now
 
 

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from zoo.agents.actors import (
+    FUNCTION,
+    RANDOM,
+    Actor,
+    as_collect_mode,
+    check_actor,
+    function_mode,
+    kind_of,
+    load_function,
+    random_mode,
+)
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
@@ -14,7 +27,7 @@ from zoo.agents.games import make_game
 from zoo.agents.layout import STATE, Layout, layout_of, policy_names
 from zoo.agents.table import TableMaker
 from zoo.config.section import ConfigError, fields_of, plain, validate
-from zoo.core.errors import UserError, closest
+from zoo.core.errors import UserError, closest, shown
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
@@ -24,8 +37,10 @@ from zoo.env.make import env_name
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint import learner_file, load_checkpoint
 from zoo.run.config import fill_schedules, frozen_config, job_schema, resolve_config
 from zoo.run.learner import SINGLE, config_of_learner
+from zoo.run.policy_file import load_policy
 from zoo.run.roster import Roster
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluator
@@ -58,9 +73,11 @@ class AgentsRoster(Roster):
         names = policy_names(cfg.agents)
         self._trained = _trained(cfg.agents, names)
         self._layout = self._look(cfg)
-        self._learner_of = {name: name for name in names}
-        if len(names) == 1:
-            self._learner_of = {names[0]: SINGLE}
+        learners = [name for name in names if kind_of(cfg.agents.policies.get(name)) is None]
+        self._learner_of = {name: name for name in learners}
+        if len(learners) == 1:
+            self._learner_of = {learners[0]: SINGLE}
+        self._actors = {name: self._actor(name) for name in names if name not in learners}
         self._policy_of = {learner: policy for policy, learner in self._learner_of.items()}
         self._configs: dict[int, dict[str, JobConfig]] = {}
         if cfg.agents == AgentsConfig():
@@ -161,7 +178,11 @@ class AgentsRoster(Roster):
         self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
     ) -> Collector:
         by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
-        return AgentCollector(self._layout, envs, by_policy, self._learner_of, self._trained, infos, first)
+        n_step = next(iter(modes.values())).n_step
+        for name, actor in self._actors.items():
+            by_policy[name] = as_collect_mode(actor.mode, name, self._cfg.seed, n_step, actor.draws)
+        in_order = {name: by_policy[name] for name in self._layout.policies}
+        return AgentCollector(self._layout, envs, in_order, self._learner_of, self._trained, infos, first)
 
     def evaluator(
         self,
@@ -173,9 +194,38 @@ class AgentsRoster(Roster):
         infos: InfoKeys,
     ) -> Evaluator:
         by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
+        by_policy |= {name: actor.mode for name, actor in self._actors.items()}
+        drawing = [name for name, actor in self._actors.items() if actor.draws]
+        in_order = {name: by_policy[name] for name in self._layout.policies}
         return AgentEvaluator(
-            self._layout, env, by_policy, n_episode, max_episode_steps, deterministic=deterministic, infos=infos
+            self._layout,
+            env,
+            in_order,
+            n_episode,
+            max_episode_steps,
+            drawing=drawing,
+            deterministic=deterministic,
+            infos=infos,
         )
+
+    def _actor(self, name: str) -> Actor:
+        """The policy of agents that has nothing to learn. Raises: ConfigError; CheckpointError of a saved run."""
+        differs = self._cfg.agents.policies[name]
+        check_actor(name, differs)
+        group = self._layout.group(name)
+        kind = kind_of(differs)
+        if kind == RANDOM:
+            return Actor(random_mode(group.action_space, self._cfg.env.action_mode), draws=True)
+        if kind == FUNCTION:
+            return Actor(function_mode(load_function(name, differs['act']), name), draws=False)
+        policy = load_policy(saved_file(differs['path'], differs.get('policy')))
+        if (policy.obs_space, policy.action_space) != (group.obs_space, group.action_space):
+            raise UserError(
+                f'agents.policies.{name}: the policy of {differs["path"]} takes {space_words(policy.obs_space)} and gives '
+                f'{space_words(policy.action_space)} but its agents have {space_words(group.obs_space)} and '
+                f'{space_words(group.action_space)}; use a run with the same agents.id, agents.state and agents.pad'
+            )
+        return Actor(policy.eval_mode, draws=not differs.get('deterministic', False))
 
 
 def _leaves(space: Space) -> dict[str, str]:
@@ -185,7 +235,7 @@ def _leaves(space: Space) -> dict[str, str]:
 
 def _trained(cfg: AgentsConfig, names: Sequence[str]) -> tuple[str, ...]:
     """The names of the policies that learn. Raises: ConfigError for one that cannot, or does not exist."""
-    able = [name for name in names if _can_learn(cfg.policies.get(name))]
+    able = [name for name in names if kind_of(cfg.policies.get(name)) is None]
     if cfg.train is None:
         return tuple(able)
     for name in cfg.train:
@@ -200,14 +250,17 @@ def _trained(cfg: AgentsConfig, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in cfg.train)
 
 
-def _can_learn(differs: Any) -> bool:
-    """Whether a policy of the section agents has something to learn: a network of its own."""
-    kind = differs
-    if isinstance(differs, Mapping):
-        kind = differs.get('type')
-    if kind in ('function', 'random', 'saved'):
-        return False
-    return True
+def saved_file(path: str, policy: str | None) -> Path:
+    """The checkpoint of a policy of a run. Args: path: a run folder or a checkpoint; policy: of one with several.
+
+    Raises: UserError if the path does not exist.
+    """
+    if not os.path.exists(path):
+        raise UserError(f'agents.policies names the run {shown(str(path))}, which does not exist; name a run folder')
+    file = load_checkpoint(path).path
+    if policy is None:
+        return file
+    return learner_file(file, policy)
 
 
 def _refuse_keys_of_single_envs(env: EnvConfig) -> None:
