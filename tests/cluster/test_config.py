@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from zoo.cluster import config as section
 from zoo.cluster.config import split_config, split_problems
 from zoo.config.section import ConfigError
+from zoo.run.base_config import JobConfig
 from zoo.run.config import frozen_config, resolve_config
 
 BASE = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}, 'policy': {'type': 'ppo'}}
@@ -61,9 +63,9 @@ def test_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve_config(BASE, ['cluster.runner_num=2'])
+    job = frozen_config(resolve_config(BASE, ['cluster.runner_num=2']))
     monkeypatch.setattr(section, 'os', SimpleNamespace(name='nt'))
-    assert 'needs Linux or macOS' in next(section.cluster_problems(config))
+    assert 'needs Linux or macOS' in next(job.cluster.problems(job))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,64 @@ def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_engine_of_a_config_is_none_by_default_and_auto_means_process(overrides: list[str], engine: str | None) -> None:
-    cfg = resolve_config(BASE, overrides)
-    assert section.engine_of(cfg.cluster) == engine and not list(section.cluster_problems(cfg))
+    job = frozen_config(resolve_config(BASE, overrides))
+    assert section.engine_of(job.cluster) == engine and not list(job.cluster.problems(job))
+
+
+# --- conflicts with other sections
+
+
+def job(max_lag: int, policy: dict[str, Any], **env: Any) -> JobConfig:
+    """The config of a run whose two runners may be ahead of the learner; its section cluster is not checked."""
+    config = resolve_config({'env': {'id': 'CartPole-v1', **env}, 'policy': policy}).to_dict()
+    return frozen_config({**config, 'cluster': {**config['cluster'], 'runner_num': 2, 'max_lag': max_lag}})
+
+
+@pytest.mark.parametrize(
+    ('env', 'collect', 'words'),
+    [
+        ({'reset_every': 3}, {}, 'env.reset_every is 3 but cluster.max_lag is 1'),
+        ({}, {'batch_mode': 'episode'}, "policy.collect.batch_mode is 'episode' but cluster.max_lag is 1"),
+        ({}, {}, None),
+    ],
+)
+def test_resets_need_runners_that_wait(env: Any, collect: Any, words: str | None) -> None:
+    early = job(1, {'collect': collect}, **env)
+    problems = list(early.cluster.problems(early))
+    assert [problem.startswith(words or '') for problem in problems] == ([True] if words else [])
+    waiting = job(0, {'collect': collect}, **env)
+    assert not list(waiting.cluster.problems(waiting))
+    modes = [mode for problem in problems for mode in re.findall(r'batch_mode=(\w+)', problem)]
+    assert len(modes) == ('batch_mode' in collect)
+    for mode in modes:  # the advised values exist
+        resolve_config('cartpole_ppo', [f'policy.collect.batch_mode={mode}'])
+
+
+@pytest.mark.parametrize(
+    ('max_lag', 'policy', 'said'),
+    [
+        *((max_lag, dict(type=kind), []) for max_lag in (0, 1) for kind in ('ppo', 'dqn')),
+        (
+            4,
+            dict(type='ppo'),
+            [
+                "cluster.max_lag is 4 but policy.learn.correction is 'none': samples may then be up to 4 updates old; use "
+                'decoupled or vtrace, or max_lag 0 or 1.'
+            ],
+        ),
+        (2, dict(type='dqn'), ["policy 'dqn' has no key policy.learn.correction", 'impala, npg, pg, ppg, ']),
+        (4, dict(type='impala'), []),
+        (4, dict(type='ppo_ewma'), []),  # with an average as the proximal policy old samples are weighted too
+        (4, dict(type='ppo', learn=dict(correction='decoupled')), []),
+        (4, dict(type='ppg', learn=dict(correction={'type': 'vtrace', 'c_max': 2.0})), []),
+    ],
+)
+def test_samples_of_more_than_one_update_of_age_need_a_correction(
+    max_lag: int, policy: dict[str, Any], said: list[str]
+) -> None:
+    ahead = job(max_lag, policy)
+    problems = list(ahead.cluster.problems(ahead))
+    assert len(problems) == bool(said) and all(words in problems[0] for words in said)
 
 
 # --- the share of each rank
@@ -153,4 +211,4 @@ def test_uneven_split_is_refused_with_what_fits(
 ) -> None:
     cfg = resolve_config('cartpole_ppo', overrides).to_dict()
     cfg['cluster'] |= cluster
-    assert list(split_problems(cfg, size)) == ([sentence] if sentence else [])
+    assert list(split_problems(frozen_config(cfg), size)) == ([sentence] if sentence else [])

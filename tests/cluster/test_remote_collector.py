@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from tests.cluster.faulty_engine import RUN, FaultyEngine
-from zoo.cluster.config import lag_problems
 from zoo.cluster.messages import Reply, RunnerLostError, WeightLayout
 from zoo.cluster.remote_collector import RemoteCollector, RemoteEnvs
 from zoo.cluster.scheduler import RolloutScheduler
@@ -22,7 +20,6 @@ from zoo.core.spaces import Box, Discrete
 from zoo.env.errors import EnvContractError, EnvError
 from zoo.env.interface import EnvCommand
 from zoo.env.restarts import Restarts
-from zoo.run.config import resolve_config
 from zoo.worker.collector import RolloutExtras
 
 T, B = 2, 2
@@ -151,24 +148,6 @@ def test_envs_recreated_in_runners_count_for_the_run() -> None:
     engine.n_restart = 4
     with pytest.raises(EnvError, match='envs were made anew 7 times, wanted at most 6 times'):
         steps_of(rows, 2, 16)
-
-
-@pytest.mark.parametrize(
-    ('env', 'collect', 'words'),
-    [
-        ({'reset_every': 3}, {}, 'env.reset_every is 3 but cluster.max_lag is 1'),
-        ({}, {'batch_mode': 'episode'}, "policy.collect.batch_mode is 'episode' but cluster.max_lag is 1"),
-        ({}, {}, None),
-    ],
-)
-def test_resets_need_runners_that_wait(env: Any, collect: Any, words: str | None) -> None:
-    config = {'cluster': {'max_lag': 1}, 'env': env, 'policy': {'collect': collect}}
-    assert [problem.startswith(words or '') for problem in lag_problems(config)] == ([True] if words else [])
-    assert not list(lag_problems({**config, 'cluster': {'max_lag': 0}}))
-    modes = [mode for problem in lag_problems(config) for mode in re.findall(r'batch_mode=(\w+)', problem)]
-    assert len(modes) == ('batch_mode' in collect)
-    for mode in modes:  # the advised values exist
-        resolve_config('cartpole_ppo', [f'policy.collect.batch_mode={mode}'])
 
 
 # --- remote envs: commands reach a runner, and values that were set are kept for its replacement

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from pydantic import Field
 
 from tests.tables import are_said, overrides_of, refused, rows_of
-from zoo.core.registry import BUFFER_REGISTRY
+from zoo.config.section import Job
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.model import VAC, VACConfig
+from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
 from zoo.run.config import explain_config, resolve_config, without_derived_values
 
 ENV: dict[str, Any] = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}}
@@ -188,6 +193,48 @@ def test_values_that_contradict_each_other_are_named_with_the_remedy(words: str,
         assert are_said(sentences, found), found
     else:
         resolve_config(BASE, overrides)
+
+
+def test_problems_of_a_users_section_are_said_next_to_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class MyLearnConfig(PPOLearnConfig):
+        n_part: int = Field(2, ge=1, description='parts of my loss')
+
+        def problems(self, job: Job) -> Iterator[str]:
+            yield from super().problems(job)
+            if job.env.collector_env_num % self.n_part:
+                yield f'policy.learn.n_part is {self.n_part} but env.collector_env_num is {job.env.collector_env_num}; use a divisor.'
+
+    class MyConfig(PPOConfig):
+        learn: MyLearnConfig = MyLearnConfig()  # type: ignore[call-arg]
+
+    class MyPolicy(PPOPolicy):
+        config = MyConfig
+
+    monkeypatch.setitem(POLICY_REGISTRY.entries, 'mine', MyPolicy)
+    assert resolve_config(BASE, ['policy.type=mine']).policy.learn.n_part == 2  # 8 envs
+    words = 'policy.type=mine policy.learn.n_part=3 policy.learn.batch_size=96 env.id=CartPol-v1 cluster.max_lag=1'
+    found = refused(BASE, overrides_of(words))
+    sentences = [
+        'policy.learn.batch_size is 96 but*',
+        'policy.learn.n_part is 3 but env.collector_env_num is 8; use a divisor.',
+        'unknown env*',
+        'cluster.max_lag is 1 but cluster.runner_num is 0*',
+    ]
+    assert are_said(sentences, found), found
+
+
+def test_field_of_a_user_that_is_named_problems_is_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match='shadows an attribute'):
+
+        class CountedConfig(VACConfig):
+            problems: int = Field(3, description='how many of them')  # type: ignore[assignment]
+
+    class Counted(VAC):
+        config = CountedConfig
+
+    monkeypatch.setitem(MODEL_REGISTRY.entries, 'counted', Counted)
+    config = resolve_config(BASE, ['policy.model.type=counted', 'policy.model.problems=4'])
+    assert config.policy.model.problems == 4
 
 
 def test_sizes_of_batches_are_free_where_the_buffer_is_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor
 from zoo.buffer.base import PARTS
 from zoo.buffer.ring import DrawConfig, Draws, Ring, RingBuffer, RingConfig
 from zoo.config.schedule import Linear, Points, greatest, schedule_value
-from zoo.config.section import Section
+from zoo.config.section import ConfigLike, Job, Section
 from zoo.core.data import Columns, first_leaf, send
 from zoo.core.errors import UserError
-from zoo.core.registry import BUFFER_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 
 LEAST = 1e-6  # lower bound of priorities: a sample with priority 0 would never be drawn again
 
@@ -46,6 +46,14 @@ class PriorityConfig(DrawConfig):
         if most > 1:
             raise ValueError(f'beta reaches {most:g} but must be 0 to 1; use 1 for a full correction.')
         return self
+
+    def problems(self, job: Job) -> Iterator[str]:
+        name = job.policy.type
+        if self.alpha > 0 and not POLICY_REGISTRY.get(name).writes_priority:
+            yield (
+                f'buffer.alpha is {self.alpha:g} but policy {name!r} writes no priorities to draw by; use buffer.alpha=0, or set '
+                'the class attribute writes_priority = True of a policy that writes them.'
+            )
 
 
 class PrioritizedDraws(Draws):
@@ -179,6 +187,11 @@ class ReplayConfig(PriorityConfig, RingConfig):
         check_size(self.size, '', self)
         return self
 
+    def problems(self, job: Job) -> Iterator[str]:
+        if self.type == 'replay':  # a buffer of another name may draw in another way
+            yield from _problems_of_run(job)
+        yield from super().problems(job)
+
 
 @BUFFER_REGISTRY.register('replay')
 class ReplayBuffer(RingBuffer):
@@ -232,6 +245,22 @@ class MultiConfig(RingConfig):
             check_size(draw.size or self.size, f'{part}.', draw, f'{part}.' if draw.size else '')
         return self
 
+    def problems(self, job: Job) -> Iterator[str]:
+        if self.type != 'multi':
+            return  # a buffer of another name may draw in another way
+        yield from _problems_of_run(job)
+        name = job.policy.type
+        if not POLICY_REGISTRY.get(name).takes_separate_draws:
+            yield (
+                f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
+                "'replay' or 'rollout'."
+            )
+        if job.policy.model.get('arch') == 'shared':
+            yield (
+                "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot "
+                "learn policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."
+            )
+
 
 @BUFFER_REGISTRY.register('multi')
 class MultiBuffer(RingBuffer):
@@ -252,8 +281,17 @@ class MultiBuffer(RingBuffer):
             yield {part: batch for part, batch in zip(self._draws, batches, strict=True) if batch is not None}
 
 
+def _problems_of_run(job: Job) -> Iterator[str]:
+    """Yields what `draw_problems` says of the buffer of a run, if its policy has rollouts and minibatches of fixed sizes."""
+    learn = job.policy.learn
+    n_rollout = job.policy.collect.get('n_sample')
+    batch_size = learn.get('batch_size')
+    if isinstance(n_rollout, int) and isinstance(batch_size, int | None):
+        yield from draw_problems(job.buffer, n_rollout, batch_size, job.max_env_step, learn.get('critic_batch_size'))
+
+
 def draw_problems(
-    buffer: dict[str, Any],
+    buffer: ConfigLike,
     n_rollout: int,
     batch_size: int | None,
     max_env_step: int,

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field
 
-from zoo.config.section import ConfigLike, S, Section, frozen, put_at, value_at
+from zoo.config.components import name_of
+from zoo.config.section import ConfigLike, Job, S, Section, frozen, put_at, value_at
 from zoo.core.errors import around, install_extra
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
 
@@ -63,6 +65,11 @@ class ClusterConfig(Section):
         None, description='folder that Ray sends to its nodes, with the modules of your envs and policies; null: none'
     )
 
+    def problems(self, job: Job) -> Iterator[str]:
+        yield from engine_problems(job)
+        yield from reset_problems(job)
+        yield from age_problems(job)
+
 
 class RunConfig(Protocol):
     """The fields of a run's config that its processes read."""
@@ -87,13 +94,14 @@ def engine_of(cluster: ConfigLike) -> Literal['inline', 'process', 'ray'] | None
     return cluster['engine']
 
 
-def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each value of section `cluster` that conflicts with another value or has no effect."""
-    cluster = config['cluster']
-    n_env = config['env']['collector_env_num']
-    n_runner = cluster['runner_num']
+def engine_problems(job: Job) -> Iterator[str]:
+    """Yields a sentence for each setting of section `cluster` that this machine lacks, or that has no effect."""
+    cluster = job.cluster
+    n_env = job.env.collector_env_num
+    n_runner = cluster.runner_num
+    n_learner = cluster.learner_num
+    n_group = job.env.collector_group_num
     engine = engine_of(cluster)
-    n_learner = cluster['learner_num']
     uses_ray = engine == 'ray' or n_learner > 1
     fields = ClusterConfig.model_fields
     only_ray = ('address', 'working_dir', 'runner_gpu', 'runner_cpu')
@@ -105,19 +113,17 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
                     f'cluster.{key} is {cluster[key]!r} but cluster.runner_num is 0: nothing runs apart from the learner; '
                     'set runner_num, e.g. 2, or leave it out.'
                 )
-        if cluster['engine'] != 'auto' or cluster['max_lag']:
+        if cluster.engine != 'auto' or cluster.max_lag:
             return
     elif n_env % (n_runner * n_learner):
         n_all = n_runner * n_learner
-        if n_learner == 1:
-            each = ''
-        else:
-            each = f' for each of {n_learner} learners'
+        for_each = ''
+        if n_learner > 1:
+            for_each = f' for each of {n_learner} learners'
         yield (
-            f'cluster.runner_num is {n_runner}{each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = {n_env % n_all}; '
-            f'use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
+            f'cluster.runner_num is {n_runner}{for_each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = '
+            f'{n_env % n_all}; use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
         )
-    n_group = config['env'].get('collector_group_num')
     if n_runner and n_group is not None and n_group % n_runner:
         yield (
             f'env.collector_group_num is {n_group} but cluster.runner_num is {n_runner}: {n_group} % {n_runner} = '
@@ -141,16 +147,37 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def lag_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each value that needs runners to wait for the learner, if cluster.max_lag lets them run ahead."""
-    lag = config['cluster']['max_lag']
+def reset_problems(job: Job) -> Iterator[str]:
+    """Yields a sentence for each setting that resets all envs, if cluster.max_lag lets the runners run ahead."""
+    lag = job.cluster.max_lag
     if not lag:
         return
     why = f'cluster.max_lag is {lag}: runners have begun the next rollout when the envs are to be reset'
-    if config['env'].get('reset_every') is not None:
-        yield f'env.reset_every is {config["env"]["reset_every"]} but {why}; use cluster.max_lag=0, or leave it out.'
-    if config['policy']['collect'].get('batch_mode') == 'episode':
+    if job.env.reset_every is not None:
+        yield f'env.reset_every is {job.env.reset_every} but {why}; use cluster.max_lag=0, or leave it out.'
+    if job.policy.collect.get('batch_mode') == 'episode':
         yield f"policy.collect.batch_mode is 'episode' but {why}; use cluster.max_lag=0, or batch_mode=fragment."
+
+
+def age_problems(job: Job) -> Iterator[str]:
+    """Yields a sentence if samples may come from older policies than the update expects."""
+    max_lag = job.cluster.max_lag
+    if max_lag <= 1:
+        return
+    learn = job.policy.learn
+    age = f'samples may then be up to {max_lag} updates old'
+    if 'correction' not in learn:
+        sections = {name: POLICY_REGISTRY.get(name).config.model_fields['learn'] for name in POLICY_REGISTRY.names()}
+        has_key = (name for name, x in sections.items() if 'correction' in getattr(x.annotation, 'model_fields', {}))
+        yield (
+            f'cluster.max_lag is {max_lag} but policy {job.policy.type!r} has no key policy.learn.correction: {age}; use '
+            f'max_lag 0 or 1, or a policy that has it: {", ".join(has_key)}.'
+        )
+    elif name_of(learn.correction) == 'none' and name_of(learn.proximal) == 'behaviour':
+        yield (
+            f"cluster.max_lag is {max_lag} but policy.learn.correction is 'none': {age}; use decoupled or vtrace, or max_lag "
+            '0 or 1.'
+        )
 
 
 SIZES = (
@@ -192,29 +219,32 @@ def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
     return device
 
 
-def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Iterator[str]:
+def split_problems(job: Job, size: int, by: str = 'torchrun') -> Iterator[str]:
     """Yields sentences about numbers that cannot be divided among the ranks, and about settings that several ranks exclude.
 
     Args: by: what starts the ranks, 'torchrun' or 'ray'.
     """
-    for path, whole in _sizes(config):
+    for path, whole in _sizes(job):
         if whole % size:
             fits = ' or '.join(str(x) for x in (whole // size * size, -(-whole // size) * size) if x)
             yield f'{path} is {whole} but there are {size} ranks: {whole} % {size} = {whole % size}; use a multiple, e.g. {fits}.'
             return
-    n_episode = value_at(config, N_EPISODE)
+    n_episode = job.policy.eval.n_episode
     if n_episode < size:
         yield f'{N_EPISODE} is {n_episode} but there are {size} ranks, which share the episodes; use {size} or more.'
-    each = value_at(config, 'env.collector_env_num') // size
-    for key in ('cluster.runner_num', 'env.collector_group_num'):
-        n = value_at(config, key)
-        if n and each % n:
+    n_env = job.env.collector_env_num // size
+    divisors = {
+        'cluster.runner_num': job.cluster.runner_num,
+        'env.collector_group_num': job.env.collector_group_num,
+    }
+    for key, n in divisors.items():
+        if n and n_env % n:
             yield (
-                f'{key} is {n}, for each of {size} ranks, but each of them has {each} envs: {each} % {n} = {each % n}; use a '
-                f'divisor, e.g. {around(each, n)}.'
+                f'{key} is {n}, for each of {size} ranks, but each of them has {n_env} envs: {n_env} % {n} = {n_env % n}; use a '
+                f'divisor, e.g. {around(n_env, n)}.'
             )
-    yield from _sequence_problems(config, size)
-    n_learner = value_at(config, 'cluster.learner_num') or 1
+    yield from _sequence_problems(job, size)
+    n_learner = job.cluster.learner_num
     if n_learner > 1 and by == 'torchrun':
         yield (
             f'cluster.learner_num is {n_learner} but torchrun started {size} ranks, which are the learners; leave one of the '
@@ -222,14 +252,14 @@ def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Itera
         )
 
 
-def _sequence_problems(config: ConfigLike, size: int) -> Iterator[str]:
+def _sequence_problems(job: Job, size: int) -> Iterator[str]:
     """Yields a sentence if a rank's share of a minibatch is not a whole number of sequences."""
-    learn = value_at(config, 'policy.learn') or {}
-    if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
+    learn = job.policy.learn
+    if learn.get('sequence') is None or job.policy.model.get('recurrent') is None:
         return
+    length = learn.sequence.len
     for key in ('batch_size', 'critic_batch_size', 'aux_batch_size'):
         n = learn.get(key)
-        length = learn['sequence']['len']
         if n is not None and n // size % length:
             yield (
                 f'policy.learn.{key} is {n}, {n // size} for each of {size} ranks, but policy.learn.sequence.len is {length}; '
@@ -237,7 +267,8 @@ def _sequence_problems(config: ConfigLike, size: int) -> Iterator[str]:
             )
 
 
-def _sizes(config: ConfigLike) -> Iterator[tuple[str, int]]:
+def _sizes(config: Any) -> Iterator[tuple[str, int]]:
+    """The numbers of a resolved config, typed or as dicts, that are divided among the ranks, with their keys."""
     for path in SIZES:
         whole = value_at(config, path)
         if isinstance(whole, int) and not isinstance(whole, bool):

@@ -14,6 +14,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Optional,
+    Protocol,
     TypeGuard,
     TypeVar,
     get_args,
@@ -89,6 +90,24 @@ class OldKey(NamedTuple):
         return f'{said}, but {self.new} is {shown(now)}; drop one'
 
 
+class Job(Protocol):
+    """The resolved config of a run, as its sections see it; `zoo.run.base_config.JobConfig` is it.
+
+    What its sections have depends on the names of policy, model and buffer: a field that not every one has is read by `get`.
+    """
+
+    @property
+    def max_env_step(self) -> int: ...
+    @property
+    def env(self) -> Any: ...
+    @property
+    def policy(self) -> Any: ...
+    @property
+    def buffer(self) -> Any: ...
+    @property
+    def cluster(self) -> Any: ...
+
+
 class _SectionType(ModelMetaclass):
     """The metaclass of sections. The pickling of section classes is registered for it, see `copyreg.pickle` below."""
 
@@ -147,6 +166,13 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
         return {**self, **other}
+
+    def problems(self, job: Job) -> Iterator[str]:
+        """Yields a sentence for each conflict of this section with others of the job, or with this machine.
+
+        A sentence names both values, and a remedy. The section and the job are valid, and have all their values.
+        """
+        yield from ()
 
     def to_dict(self) -> dict[str, Any]:
         """A copy in plain dicts and lists."""

@@ -66,6 +66,7 @@ MOVED = {
     'zoo.rl_utils.q_learning': 'zoo.rl_utils.estimators',
     'zoo.rl_utils.squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.run.callbacks': 'zoo.run.observers.callbacks',
+    'zoo.run.config_check': 'zoo.run.config',
     'zoo.run.load': 'zoo.run.policy_file',
     'zoo.run.make_policy': 'zoo.run.build',
     'zoo.run.pretrain': 'zoo.tools.imitation.pretrain',

@@ -440,6 +440,18 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
             raise ConfigError(problems)
 
 
+def source_problems(cfg: EnvConfig) -> Iterator[str]:
+    """Yields a sentence for each problem that `check_source` finds."""
+    problems: list[str] = []
+    try:
+        check_source(cfg)
+    except UnknownEnvError as error:
+        problems = [str(error)]
+    except ConfigError as error:
+        problems = error.problems
+    yield from problems
+
+
 @contextlib.contextmanager
 def explaining(
     creator: object, defaults: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -12,8 +13,8 @@ from pydantic.fields import FieldInfo
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
-from zoo.config.section import LEFT_OUT, Filled, OldKey, Section, is_section, value_at
-from zoo.core.errors import UserError
+from zoo.config.section import LEFT_OUT, Filled, Job, OldKey, Section, is_section, value_at
+from zoo.core.errors import UserError, around
 from zoo.core.registry import (
     CORRECTION_REGISTRY,
     DRAW_REGISTRY,
@@ -51,6 +52,9 @@ class LearnConfig(Section):
         'normalisation of observations; after init_from or a resume these are trained ones',
     )
 
+    def problems(self, job: Job) -> Iterator[str]:
+        yield from divisor_problems(job, 'batch_size')
+
 
 class CollectConfig(Section):
     """Section `policy.collect`: how experience is gathered; give n_sample or n_step, the other is derived."""
@@ -59,6 +63,14 @@ class CollectConfig(Section):
     n_step: Filled[Count] = Field(
         128, description='env steps per rollout and env (32 to 2048 is usual); longer ones are less biased'
     )
+
+    def problems(self, job: Job) -> Iterator[str]:
+        n_sample = self.n_sample
+        if isinstance(n_sample, int) and job.max_env_step < n_sample:
+            yield (
+                f'max_env_step is {job.max_env_step} but a rollout has {rollout_size(job)}: nothing would be trained; '
+                f'use {n_sample} or more, or a smaller policy.collect.n_step.'
+            )
 
 
 MAX_EPISODE_STEPS = 100_000  # of evaluation episodes; the longest of Atari have 27,000
@@ -115,8 +127,39 @@ class PolicyConfig(Section):
     collect: CollectConfig = CollectConfig()
     eval: EvalConfig = EvalConfig()
 
+    def problems(self, job: Job) -> Iterator[str]:
+        problem = why_not_here(self.device)
+        if problem:
+            yield f"policy.device is {self.device!r} but {problem}; use 'auto' or 'cpu'."
+
 
 Weight = Annotated[float, Field(ge=0)]
+
+
+def divisor_problems(job: Job, key: str) -> Iterator[str]:
+    """Yields a sentence if the minibatches that policy.learn.`key` asks for do not divide a rollout."""
+    n = job.policy.learn[key]
+    n_sample = job.policy.collect.get('n_sample')
+    if job.buffer.type != 'rollout' or not isinstance(n, int) or not isinstance(n_sample, int):
+        return
+    if n_sample % n:
+        yield (
+            f'policy.learn.{key} is {n} but a rollout has {rollout_size(job)}: {dropped(n_sample, n)}; use a divisor, e.g. '
+            f'{around(n_sample, n)}.'
+        )
+
+
+def rollout_size(job: Job) -> str:
+    """The samples of a rollout, for messages."""
+    collect = job.policy.collect
+    return f'{collect.n_sample} samples ({collect.n_step} x {job.env.collector_env_num} envs)'
+
+
+def dropped(n_sample: int, batch_size: int) -> str:
+    """A clause that says how many samples minibatches of this size leave over."""
+    if batch_size > n_sample:
+        return 'that fills no minibatch'
+    return f'{n_sample} % {batch_size} = {n_sample % batch_size} would be dropped'
 
 
 def why_not_here(device: str) -> str:
@@ -279,6 +322,20 @@ class ActorCriticLearnConfig(LearnConfig):
         f'in runs of {WORTH_STEPS:,} gradient steps or more',
     )
 
+    def problems(self, job: Job) -> Iterator[str]:
+        yield from super().problems(job)
+        n_sample = job.policy.collect.get('n_sample')
+        is_single = self.batch_size == 1 or (self.batch_size is None and n_sample == 1)
+        if is_single and self.adv_norm == 'minibatch':
+            size_text = '1'
+            if self.batch_size is None:
+                size_text = 'null and a rollout has 1 sample'
+            yield (
+                f'policy.learn.batch_size is {size_text} but '
+                "policy.learn.adv_norm is 'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or "
+                "adv_norm 'batch' or 'off'."
+            )
+
 
 class WholeRolloutConfig(ActorCriticLearnConfig):
     """Section `policy.learn` of policies whose batches are whole rollouts."""
@@ -286,6 +343,15 @@ class WholeRolloutConfig(ActorCriticLearnConfig):
     recompute_adv: bool = Field(
         False, description='recompute values, advantages and returns before every epoch but the first'
     )
+
+    def problems(self, job: Job) -> Iterator[str]:
+        yield from super().problems(job)
+        kind = job.buffer.type
+        if self.recompute_adv and kind != 'rollout':
+            yield (
+                f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which yields random draws: advantages are '
+                "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'."
+            )
 
 
 class OnPolicyCollectConfig(CollectConfig):

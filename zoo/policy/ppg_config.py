@@ -10,8 +10,10 @@ from pydantic import Field, model_validator
 
 from zoo.config.components import component_of
 from zoo.config.schedule import Schedule
+from zoo.config.section import Job
+from zoo.core.errors import around
 from zoo.core.registry import PHASE_REGISTRY
-from zoo.policy.config import ActorCriticLearnConfig, Count, Positive
+from zoo.policy.config import ActorCriticLearnConfig, Count, Positive, divisor_problems, dropped
 from zoo.policy.sequences import sequence_problem
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,29 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         description='limit of the gradient norm, separately for actor and critic (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
     )
+
+    def problems(self, job: Job) -> Iterator[str]:
+        yield from super().problems(job)
+        yield from divisor_problems(job, 'critic_batch_size')
+        buffer = job.buffer
+        n_drawn = None  # samples of a rollout or of a draw; unknown for other buffers
+        if buffer.type == 'rollout':
+            n_drawn = job.policy.collect.get('n_sample')
+        elif buffer.type == 'replay':
+            n_drawn = buffer.n_sample
+        elif buffer.type == 'multi':
+            n_drawn = buffer.policy.n_sample
+        if n_drawn is None:
+            return
+        for key in ('aux_freq', 'aux_window'):  # at the first phase, and once the memory is full
+            n = (self[key] or self.aux_freq) * n_drawn
+            if n % self.aux_batch_size:
+                yield (
+                    f'policy.learn.aux_batch_size is {self.aux_batch_size} but the memory holds {key} {n // n_drawn} x '
+                    f'{n_drawn} = {n} samples: {dropped(n, self.aux_batch_size)}; use a divisor, e.g. '
+                    f'{around(n, self.aux_batch_size)}.'
+                )
+                return
 
     @model_validator(mode='after')
     def _has_use_for_all(self) -> PPGLearnConfig:

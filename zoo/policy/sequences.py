@@ -9,6 +9,7 @@ The others, at the start of a rollout, begin with 'state' at the first of their 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, forward_rows
-from zoo.config.section import Section
+from zoo.config.section import Job, Section
 from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors, send
 from zoo.policy.slots import Entries
 
@@ -36,6 +37,25 @@ class SequenceConfig(Section):
     burn_in: int = Field(
         0, ge=0, description='steps before each sequence that only bring its state up to date, for samples of the past'
     )
+
+    def problems(self, job: Job) -> Iterator[str]:
+        learn = job.policy.learn
+        n_step = job.policy.collect.get('n_step')
+        if job.policy.model.get('recurrent') is None or n_step is None:
+            return  # another model may have a state too: the policy checks that
+        for key in ('batch_size', 'critic_batch_size', 'aux_batch_size'):
+            batch_size = learn.get(key)
+            if batch_size is None:
+                batch_size = self.len
+            problem = sequence_problem(self, n_step, batch_size, key)
+            if problem:
+                yield problem
+                return
+        if learn.get('recompute_adv'):
+            yield (
+                'policy.learn.recompute_adv is true but policy.model.recurrent is given, whose rollouts are cut into '
+                'sequences; use recompute_adv=false.'
+            )
 
 
 def sequences(cfg: SequenceConfig) -> Entries:

@@ -35,13 +35,16 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
-from zoo.env.make import take_env_instances
+from zoo.env.make import source_problems, take_env_instances
 from zoo.policy.config import PolicyConfig, migrate_old_keys
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
 from zoo.run.checkpoint import check_config_size, leaf_values
-from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout
-from zoo.worker.evaluation_env import fill_evaluation
+from zoo.run.observers.callbacks import callback_problems
+from zoo.run.resources import memory_problem
+from zoo.worker.evaluation_env import evaluation_problems, fill_evaluation
 
+N_STEP = 'policy.collect.n_step'
+N_SAMPLE = 'policy.collect.n_sample'
 _DEFAULT = re.compile(r'leave it out for .*, the default(?=\.$)')
 
 
@@ -172,7 +175,7 @@ def _resolve(
     _check_storable(config)
     fill_schedules(config)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
-    problems = list(cross_check(config))
+    problems = list(cross_check(validate(schema, config)))  # with the derived values
     if problems:
         raise ConfigError(problems)
     fill_evaluation(config)
@@ -336,6 +339,44 @@ def _origin(path: str, origins: dict[str, str]) -> str:
     return related[-1]
 
 
+def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """Derives n_step from n_sample or the reverse, in policies that have them; returns the paths filled.
+
+    Args: given: the keys of policy.collect that the user gave.
+    Raises: ConfigError if they contradict each other, or n_sample is not a multiple of the number of envs.
+    """
+    collect = value_at(config, 'policy.collect')
+    n_env = config['env']['collector_env_num']
+    if not isinstance(collect, dict) or not {'n_step', 'n_sample'} <= collect.keys():
+        return []
+    n_step = given.get('n_step')
+    n_sample = given.get('n_sample')
+    if n_step is None and n_sample is None:  # the defaults
+        n_step = collect['n_step']
+        if n_step is None:
+            n_sample = collect['n_sample']
+    filled = []
+    if given.get('n_step') is None and n_sample is not None:
+        filled.append(N_STEP)
+    if given.get('n_sample') is None and n_sample is None:
+        filled.append(N_SAMPLE)
+    if n_step is None and n_sample is None:
+        raise ConfigError(f'{N_STEP} is missing: give the env steps per rollout and env, or {N_SAMPLE}, over all envs.')
+    if n_step is None and n_sample % n_env:
+        raise ConfigError(
+            f'{N_SAMPLE} is {n_sample} but env.collector_env_num is {n_env}: {n_sample} % {n_env} = '
+            f'{n_sample % n_env}; use a multiple, e.g. {max(n_sample // n_env, 1) * n_env}.'
+        )
+    n_step = n_step or n_sample // n_env
+    if n_sample not in (None, n_step * n_env):
+        raise ConfigError(
+            f'{N_SAMPLE} is {n_sample} but {N_STEP} is {n_step} and env.collector_env_num is {n_env}: '
+            f'{n_step} * {n_env} = {n_step * n_env}; give one of the two, the other follows.'
+        )
+    collect |= {'n_step': n_step, 'n_sample': n_step * n_env}
+    return filled
+
+
 def fill_schedules(config: dict[str, Any]) -> None:
     """Sets the length of linear schedules that have none to the length of the run."""
     for line in _lines(config):
@@ -372,6 +413,35 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if isinstance(exploration, dict):
         schedules += exploration.values()
     yield from (value for value in schedules if is_signed_schedule(value) and 'start' in value)
+
+
+def cross_check(job: JobConfig) -> Iterator[str]:
+    """Yields the problems of all sections: conflicts between keys, unknown names, a device that is missing.
+
+    Those of callbacks and envs are found by the rooms that load them, which are above their sections.
+    """
+    problem = memory_problem(job)
+    if problem:
+        yield problem
+        return  # the checks below may take long for such numbers
+    yield from _section_problems(job.policy, job)
+    yield from _section_problems(job.buffer, job)
+    yield from callback_problems(job.callbacks)
+    yield from source_problems(job.env)
+    yield from evaluation_problems(job)
+    for section in (job.env, job.checkpoint, job.logger, job.cluster):
+        yield from _section_problems(section, job)
+
+
+def _section_problems(section: Section, job: JobConfig) -> Iterator[str]:
+    """Yields the problems of a section, then those of the sections in it."""
+    yield from type(section).problems(
+        section, job
+    )  # not section.problems: a user's section may have a field of that name
+    for key in section:
+        value = section[key]
+        if isinstance(value, Section):
+            yield from _section_problems(value, job)
 
 
 def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:

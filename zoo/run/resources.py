@@ -18,6 +18,7 @@ from zoo.core.processes import machine_memory, memory_words
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
 from zoo.policy.base import Policy
 from zoo.policy.sequences import SequenceConfig, n_copy
+from zoo.run.base_config import JobConfig
 from zoo.run.observers.base import Observer
 
 PER_THREAD = 1 << 23
@@ -170,25 +171,25 @@ def _sample_counts(config: ConfigLike) -> tuple[int, int]:
     return max(round(n_rollout), *sizes), n_sample * n_phase
 
 
-def memory_problem(config: ConfigLike, obs_space: Space | None = None) -> str:
+def memory_problem(job: JobConfig, obs_space: Space | None = None) -> str:
     """A sentence about the keys of a resolved config that need more memory than this machine has; '' if none do.
 
     Args: obs_space: of one env; None if there is no env yet: observations are then not counted.
     """
-    n_env = config['env']['collector_env_num']
-    n_eval_env = min(config['env']['evaluator_env_num'], config['policy']['eval']['n_episode'])
-    one_env = ENV_BYTES.get(config['env']['vectorization'], 0)
+    n_env = job.env.collector_env_num
+    n_eval_env = min(job.env.evaluator_env_num, job.policy.eval.n_episode)
+    one_env = ENV_BYTES.get(job.env.vectorization, 0)
     memory = machine_memory()
     env_bytes = (n_env + n_eval_env) * one_env
     if env_bytes > memory:
         asked = f'env.collector_env_num {n_env} and env.evaluator_env_num {n_eval_env}'
         return _memory_sentence(asked, 'envs', env_bytes)
-    samples_bytes = training_bytes(config, obs_space)
+    samples_bytes = training_bytes(job, obs_space)
     if samples_bytes > memory:
         keys = [*SAMPLE_KEYS]
-        if _n_copy(config, config['policy']['collect']['n_step']) > 1:
+        if _n_copy(job, _whole(job, 'policy.collect.n_step')) > 1:
             keys.append(OVERLAP)
-        values = {key: value_at(config, key) for key in keys}
+        values = {key: value_at(job, key) for key in keys}
         asked = ', '.join(f'{key} {value}' for key, value in values.items() if value is not None)
         return _memory_sentence(asked, 'samples', samples_bytes)
     return ''

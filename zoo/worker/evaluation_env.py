@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, ConfigLike, fields_of, plain, section_problems, validate
+from zoo.config.section import ConfigError, ConfigLike, Job, fields_of, plain, section_problems, validate
 from zoo.config.source import parse_value, split_override
 from zoo.config.user_code import is_moved_code
 from zoo.core.errors import UserError, join_path, shown
@@ -116,12 +116,13 @@ def naming_section(cfg: ConfigLike, name: str) -> Iterator[None]:
         raise EnvSettingError(error.key, error.said, where) from error.__cause__
 
 
-def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a sentence for every problem of policy.eval.env and policy.eval.sets, if the config's section env is valid."""
-    env, sets = _of_eval(config)
-    yield from _problems(config['env'], env, 'policy.eval.env')
-    merged = differing(config['env'], env)
-    for name, differs in sets.items():
+def evaluation_problems(job: Job) -> Iterator[str]:
+    """Yields a sentence for every problem of policy.eval.env and policy.eval.sets."""
+    env = plain(job.env)
+    differs_of_main = plain(job.policy.eval.env)
+    yield from _problems(env, differs_of_main, 'policy.eval.env')
+    merged = differing(env, differs_of_main)
+    for name, differs in plain(job.policy.eval.sets).items():
         if not SET_NAME.fullmatch(name):
             yield (
                 f'policy.eval.sets has an evaluation {shown(name)}, whose name is to be part of the names of metrics; use '

@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.policy_envs import job_config
 from zoo import POLICY_REGISTRY
-from zoo.config.section import ConfigError
+from zoo.config.section import Config, ConfigError
 from zoo.core.processes import machine_memory
 from zoo.core.spaces import Box
 from zoo.model.check import AllocationError, AllocationLimit
@@ -64,11 +64,11 @@ def test_machine_has_memory() -> None:
     assert machine_memory() > 1 << 28
 
 
-def config(n_env: int = 2, n_step: int = 8, **sections: Any) -> dict[str, Any]:
+def config(n_env: int = 2, n_step: int = 8, **sections: Any) -> Any:
     env = {'collector_env_num': n_env, 'evaluator_env_num': 1, 'vectorization': 'auto'}
     collect = {'n_step': n_step, 'n_sample': n_env * n_step}
     policy = {'collect': collect, 'eval': {'n_episode': 10}, 'learn': {}}
-    return {'env': env, 'policy': policy, 'buffer': {'type': 'rollout'}} | sections
+    return Config({'env': env, 'policy': policy, 'buffer': {'type': 'rollout'}} | sections)
 
 
 def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from zoo.backend.step import LossSpec, StepNumbers
 from zoo.config.components import make_component, name_of
-from zoo.config.section import value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
-from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
+from zoo.core.registry import CORRECTION_REGISTRY, PROXIMAL_REGISTRY
 from zoo.policy.options import Estimated, Owner, UpdateOption, part_of_correction
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -264,25 +263,3 @@ class VTrace(UpdateOption):
         from zoo.policy.options.passes import recomputed
 
         return recomputed(self._policy, batch)
-
-
-def correction_problems(config: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence if rollouts may come from older policies than expected. Args: config: a whole resolved config."""
-    max_lag = config['cluster']['max_lag']
-    learn = value_at(config, 'policy.learn')
-    kind = config['policy']['type']
-    if max_lag <= 1:
-        return
-    age = f'samples may then be up to {max_lag} updates old'
-    if 'correction' not in (learn or {}):
-        sections = {name: POLICY_REGISTRY.get(name).config.model_fields['learn'] for name in POLICY_REGISTRY.names()}
-        has_key = (name for name, x in sections.items() if 'correction' in getattr(x.annotation, 'model_fields', {}))
-        yield (
-            f'cluster.max_lag is {max_lag} but policy {kind!r} has no key policy.learn.correction: {age}; use max_lag 0 or 1, '
-            f'or a policy that has it: {", ".join(has_key)}.'
-        )
-    elif name_of(learn['correction']) == 'none' and learn['proximal'] in PLAIN_PROXIMAL:
-        yield (
-            f"cluster.max_lag is {max_lag} but policy.learn.correction is 'none': {age}; use decoupled or vtrace, or max_lag "
-            '0 or 1.'
-        )
