@@ -10,10 +10,16 @@ import torch
 from pydantic import Field
 
 from tests.tables import are_said, overrides_of, refused, rows_of
+from zoo.agents.config import AgentsConfig
+from zoo.cluster.config import ClusterConfig
 from zoo.config.section import Job
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.env.config import EndsConfig, EnvConfig
 from zoo.model import VAC, VACConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
+from zoo.policy.config import EvalConfig
+from zoo.policy.sequences import SequenceConfig
+from zoo.run.base_config import CheckpointConfig, LoggerConfig
 from zoo.run.config import explain_config, resolve_config, without_derived_values
 
 ENV: dict[str, Any] = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}}
@@ -221,6 +227,24 @@ def test_problems_of_a_users_section_are_said_next_to_those_of_others(monkeypatc
         'cluster.max_lag is 1 but cluster.runner_num is 0*',
     ]
     assert are_said(sentences, found), found
+
+
+SECTIONS = (
+    SequenceConfig,
+    EvalConfig,
+    EnvConfig,
+    EndsConfig,
+    AgentsConfig,
+    CheckpointConfig,
+    LoggerConfig,
+    ClusterConfig,
+)
+
+
+def test_each_section_of_a_run_is_asked_for_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    for section in SECTIONS:
+        monkeypatch.setattr(section, 'problems', lambda self, job: iter([f'{type(self).__name__} was asked.']))
+    assert refused(BASE) == [f'{section.__name__} was asked.' for section in SECTIONS]
 
 
 def test_field_of_a_user_that_is_named_problems_is_a_field(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,19 +429,18 @@ def cross_check(job: JobConfig) -> Iterator[str]:
     yield from callback_problems(job.callbacks)
     yield from source_problems(job.env)
     yield from evaluation_problems(job)
-    for section in (job.env, job.checkpoint, job.logger, job.cluster):
-        yield from _section_problems(section, job)
+    for key in job:
+        if key not in ('policy', 'buffer'):
+            yield from _section_problems(job[key], job)
 
 
-def _section_problems(section: Section, job: JobConfig) -> Iterator[str]:
-    """Yields the problems of a section, then those of the sections in it."""
-    yield from type(section).problems(
-        section, job
-    )  # not section.problems: a user's section may have a field of that name
-    for key in section:
-        value = section[key]
-        if isinstance(value, Section):
-            yield from _section_problems(value, job)
+def _section_problems(value: Any, job: JobConfig) -> Iterator[str]:
+    """Yields the problems of a section, then those of the sections in it; nothing for any other value."""
+    if not isinstance(value, Section):
+        return
+    yield from type(value).problems(value, job)  # not value.problems: a user's section may have a field of that name
+    for key in value:
+        yield from _section_problems(value[key], job)
 
 
 def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from zoo.config.components import name_of
 from zoo.config.names import data_file
-from zoo.config.section import ConfigError, value_at
+from zoo.config.section import ConfigError
 from zoo.config.source import split_override
 from zoo.core.errors import closest, shown
 from zoo.core.registry import POLICY_REGISTRY
@@ -229,8 +229,8 @@ def default_spaces(cfg: JobConfig) -> dict[str, str]:
     name_of_class = {POLICY_REGISTRY.get(name): name for name in DEFAULT_SPACES}
     bases = POLICY_REGISTRY.get(cfg.policy.type).__mro__
     bundled = next((name_of_class[base] for base in bases if base in name_of_class), 'ppo')
-    surrogate = name_of(value_at(cfg, 'policy.learn.surrogate') or '')
-    estimator = name_of(value_at(cfg, 'policy.collect.estimator') or '')
+    surrogate = name_of(cfg.policy.learn.get('surrogate', ''))
+    estimator = name_of(cfg.policy.collect.get('estimator', ''))
     is_idle = {
         CLIP: surrogate in NO_CLIP_RATIO or cfg.policy.learn.get('policy_loss') == 'kl',
         LAMBDA: estimator in NO_LAMBDA,
