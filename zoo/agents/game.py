@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -39,13 +39,14 @@ class AgentGame(ABC):
     """One env of several agents.
 
     Attributes: env: that of the library; agents: the names of all agents that there may be, in their order; metadata and
-      render_mode: as of gymnasium.
+      render_mode: as of gymnasium; reward_weights: of the numbers of vector rewards.
     """
 
     env: Any
     agents: tuple[str, ...]
     metadata: dict[str, Any]
     render_mode: str | None = None
+    reward_weights: Sequence[float] | None = None
 
     @abstractmethod
     def obs_space(self, agent: str) -> gymnasium.Space:

@@ -1,43 +1,100 @@
-"""Games of PettingZoo's interfaces."""
+"""Games of every kind: parallel envs and envs of turns (PettingZoo's interfaces), and how an env is told to be one.
+
+Envs are told by their methods; no library of envs is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from zoo.agents.game import AgentGame, End, Turn
+from zoo.core.spaces import ACTION_MASK
 from zoo.env.config import EnvConfig
-from zoo.env.errors import UnsupportedEnvError
+from zoo.env.errors import BrokenContractError, UnsupportedEnvError
+from zoo.env.given import counts_agents, has_several_agents
 from zoo.env.make import env_name, make_source
+
+NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+UNSEEDED = ('shimmy',)
+"""Packages whose envs draw from the system where a reset has no seed."""
 
 
 def make_game(cfg: EnvConfig) -> AgentGame:
     """The env of a section, as a game. Raises: UnsupportedEnvError if it has one agent; errors of `make_env`."""
     name = env_name(cfg)
     env = make_source(cfg, name)
+    if cfg.wrappers:
+        from zoo.env.wrappers import apply_wrappers  # few configs have any
+
+        env = apply_wrappers(env, cfg.wrappers, name, has_several_agents)
     game = game_of(env, name)
     if game is None:
         kind = type(getattr(env, 'unwrapped', env)).__name__
         raise UnsupportedEnvError(f'env {name!r}: {kind} is an env of one agent; leave the section agents out.')
+    game.reward_weights = cfg.reward_weights
     return game
 
 
 def game_of(env: Any, name: str) -> AgentGame | None:
-    if hasattr(env, 'agent_iter') and hasattr(env, 'last'):
+    """An env of several agents as a game; None for an env of one agent. Args: name: of the env, for messages."""
+    if hasattr(env, 'agent_iter') and hasattr(env, 'last'):  # before its reset there is no agent_selection
         return TurnGame(env)
     if hasattr(env, 'possible_agents'):
         return ParallelGame(env)
+    if hasattr(env, 'new_initial_state') and hasattr(env, 'num_players'):
+        from zoo.agents.spiel import SpielGame  # few envs are of OpenSpiel
+
+        return SpielGame(env)
+    if isinstance(env, gymnasium.Env) and counts_agents(env):
+        from zoo.agents.tuples import TupleGame
+
+        return TupleGame(env)
+    if callable(getattr(env, 'observation_space', None)):
+        raise UnsupportedEnvError(
+            f'env {name!r}: {type(env).__name__} has observation_space(agent) but no possible_agents; give it the list of all '
+            'agents that there may be.'
+        )
     return None
 
 
-class ParallelGame(AgentGame):
+def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> float:
+    """A reward as a number, of any type. Args: weights: of the numbers of a vector reward. Raises: BrokenContractError."""
+    if type(reward) in NUMBERS:
+        return float(reward)
+    values = np.asarray(reward)
+    if values.dtype.kind not in 'fiub':
+        raise BrokenContractError(f'the reward of agent {agent!r} is {reward!r:.60}', 'a number', 'correct the env')
+    if values.size == 1:
+        return float(values.reshape(-1)[0])
+    if weights is None or values.shape != (len(weights),):
+        have = len(weights or ())
+        raise BrokenContractError(
+            f'the reward of agent {agent!r} has {values.size} numbers, env.reward_weights {have}',
+            'as many weights as numbers',
+            'set env.reward_weights',
+        )
+    return float(np.dot(values, weights))
+
+
+class PettingZooGame(AgentGame):
+    """Base of the games of PettingZoo's two interfaces."""
+
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.agents = tuple(env.possible_agents)
-        self.metadata = dict(getattr(env, 'metadata', {}))
+        self.agents = tuple(map(str, env.possible_agents))
+        if len(set(self.agents)) < len(self.agents) or not self.agents:
+            raise UnsupportedEnvError(
+                f'possible_agents is {list(self.agents)}, wanted names that differ; correct the env.'
+            )
+        self.metadata = dict(getattr(env, 'metadata', None) or {})
         self.render_mode = getattr(env, 'render_mode', None)
+        self._seeds: np.random.Generator | None = None
+        module = type(getattr(env, 'unwrapped', env)).__module__
+        self._needs_seeds = module.partition('.')[0] in UNSEEDED
 
     def obs_space(self, agent: str) -> gymnasium.Space:
         return self.env.observation_space(agent)
@@ -45,47 +102,131 @@ class ParallelGame(AgentGame):
     def action_space(self, agent: str) -> gymnasium.Space:
         return self.env.action_space(agent)
 
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        if self._needs_seeds:
+            if seed is not None or self._seeds is None:
+                self._seeds = np.random.default_rng(seed)
+            seed = int(self._seeds.integers(1 << 31))
+        if options is None:
+            return self.env.reset(seed=seed)
+        return self.env.reset(seed=seed, options=options)
+
+
+def masks_of(infos: Mapping[str, Any], agents: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The masks in the infos of agents that act."""
+    masks = {}
+    for agent in agents:
+        info = infos.get(agent) or {}
+        if ACTION_MASK in info:
+            masks[agent] = info[ACTION_MASK]
+    return masks
+
+
+class ParallelGame(PettingZooGame):
+    """An env in which all agents that are there act at the same time."""
+
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
-        obs, infos = self.env.reset(seed=seed, options=options)
-        return Turn({a: obs[a] for a in self.env.agents}, infos=infos)
+        result = self._reset(seed, options)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+            raise BrokenContractError(
+                f'reset returned a {type(result).__name__}',
+                'a tuple (observations, infos) of dicts by agent',
+                'return both',
+            )
+        obs, infos = result
+        acts = self._acting(obs, 'reset')
+        return Turn(acts, masks=masks_of(infos, acts), infos=infos)
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
-        obs, rewards, term, trunc, infos = self.env.step(dict(actions))
-        ended = {a: End(obs[a], bool(term[a])) for a in actions if term[a] or trunc[a]}
-        return Turn({a: obs[a] for a in self.env.agents}, {a: float(rewards[a]) for a in actions}, ended, infos=infos)
+        result = self.env.step(dict(actions))
+        if len(result) != 5:
+            raise BrokenContractError(
+                f'step returned a {type(result).__name__} of {len(result)}',
+                'a tuple (observations, rewards, terminations, truncations, infos) of dicts by agent',
+                'return all five',
+            )
+        obs, rewards, terminated, truncated, infos = result
+        ended = {}
+        for agent in actions:
+            for what, of_agents in (('rewards', rewards), ('terminations', terminated), ('truncations', truncated)):
+                if agent not in of_agents:
+                    raise BrokenContractError(
+                        f'step returned {what} without agent {agent!r}, which acted', 'an entry for it', 'return one'
+                    )
+            if terminated[agent] or truncated[agent]:
+                ended[agent] = self._end(agent, obs, bool(terminated[agent]), actions)
+        acts = self._acting(obs, 'step')
+        for agent in actions:
+            if agent not in acts and agent not in ended:
+                raise BrokenContractError(
+                    f'agent {agent!r} is gone from `agents`, but was neither terminated nor truncated',
+                    'one of the two',
+                    'say how it ended',
+                )
+        twice = [agent for agent in ended if agent in acts]
+        for agent in twice:
+            raise BrokenContractError(
+                f'agent {agent!r} has ended, but is still in `agents`',
+                'an agent that has ended not to be there',
+                'remove it',
+            )
+        earned = {agent: number(x, agent, self.reward_weights) for agent, x in rewards.items()}
+        return Turn(acts, earned, ended, masks_of(infos, acts), infos)
+
+    def _acting(self, obs: Mapping[str, Any], call: str) -> dict[str, Any]:
+        acts = {}
+        for agent in self.env.agents:
+            if agent not in obs:
+                raise BrokenContractError(
+                    f'{call} returned no observation of agent {agent!r}, which is in `agents`', 'one', 'return it'
+                )
+            acts[agent] = obs[agent]
+        return acts
+
+    def _end(self, agent: str, obs: Mapping[str, Any], is_terminal: bool, actions: Mapping[str, Any]) -> End:
+        if agent not in obs and not is_terminal:
+            raise BrokenContractError(
+                f'agent {agent!r} was truncated, but step returned no last observation of it',
+                'its last observation',
+                'return it',
+            )
+        return End(obs.get(agent), is_terminal)
 
 
-class TurnGame(AgentGame):
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self.agents = tuple(env.possible_agents)
-        self.metadata = dict(getattr(env, 'metadata', {}))
-        self.render_mode = getattr(env, 'render_mode', None)
+class TurnGame(PettingZooGame):
+    """An env in which one agent acts at a time (AEC). Agents that have ended are stepped with None here.
 
-    def obs_space(self, agent: str) -> gymnasium.Space:
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: str) -> gymnasium.Space:
-        return self.env.action_space(agent)
+    Rewards are the sums of `rewards` after each step of an agent that lives: `last()` counts some twice where agents are removed.
+    """
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
-        self.env.reset(seed=seed, options=options)
-        agent = self.env.agent_selection
-        return Turn({agent: self.env.observe(agent)})
+        self._reset(seed, options)
+        return self._turn({}, {})
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
         env = self.env
-        alive = [a for a in env.agents if not env.terminations[a] and not env.truncations[a]]
+        living = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
         env.step(actions[env.agent_selection])
-        rewards = {a: float(env.rewards.get(a, 0)) for a in self.agents}
-        ended = {
-            a: End(env.observe(a), bool(env.terminations[a]))
-            for a in alive
-            if a in env.agents and (env.terminations[a] or env.truncations[a])
-        }
+        rewards = {agent: number(x, agent, self.reward_weights) for agent, x in env.rewards.items()}
+        ended = {}
+        for agent in living:
+            if agent not in env.terminations or agent not in env.truncations:
+                raise BrokenContractError(
+                    f'agent {agent!r} is gone, but was neither terminated nor truncated',
+                    'one of the two',
+                    'say how it ended',
+                )
+            if env.terminations[agent] or env.truncations[agent]:
+                ended[agent] = End(env.observe(agent), bool(env.terminations[agent]))
+        return self._turn(rewards, ended)
+
+    def _turn(self, rewards: Mapping[str, float], ended: Mapping[str, End]) -> Turn:
+        env = self.env
+        infos = dict(env.infos)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)
         if not env.agents:
-            return Turn({}, rewards, ended)
+            return Turn({}, rewards, ended, infos=infos)
         agent = env.agent_selection
-        return Turn({agent: env.observe(agent)}, rewards, ended)
+        acts = {agent: env.observe(agent)}
+        return Turn(acts, rewards, ended, masks_of(env.infos, acts), infos)

@@ -91,7 +91,20 @@ def has_several_agents(env: object) -> bool:
         return True
     if hasattr(env, 'agents') and callable(getattr(env, 'observation_space', None)):
         return True
-    return hasattr(env, 'new_initial_state') and hasattr(env, 'num_players')
+    if hasattr(env, 'new_initial_state') and hasattr(env, 'num_players'):
+        return True
+    return isinstance(env, gymnasium.Env) and counts_agents(env)
+
+
+def counts_agents(env: gymnasium.Env) -> bool:
+    """Whether an env of gymnasium has several agents: Tuples of spaces, as many as it says it has agents."""
+    tuples = gymnasium.spaces.Tuple
+    if not isinstance(env.action_space, tuples) or not isinstance(env.observation_space, tuples):
+        return False
+    n = len(env.action_space.spaces)
+    own = env.unwrapped
+    counts = [getattr(own, name, None) for name in ('n_agents', 'num_agents')]
+    return n == len(env.observation_space.spaces) and n in counts
 
 
 def check_one_vector(env: object, name: str) -> None:

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.section import ConfigError, own_copy
 from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
-from zoo.core.errors import missing_extra
+from zoo.core.errors import did_you_mean, missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import (
@@ -204,8 +204,12 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     made = make_source(cfg, name, seed)
     is_of_gymnasium = isinstance(made, gymnasium.Env)
     env = made
-    if not isinstance(env, gymnasium.Env):
+    if not is_of_gymnasium:
         env = _adapted(env, cfg, name)
+    elif isinstance(getattr(env, 'action_space', None), gymnasium.spaces.Tuple):
+        from zoo.env.given import check_one_vector
+
+        check_one_vector(env, name)
     n_step = cfg.max_episode_steps or limit_of(env, 'max_horizon')
     if n_step is not None:
         env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
@@ -317,8 +321,8 @@ def _find_in_code(env_id: str) -> Source:
         if isinstance(error.__cause__, ModuleNotFoundError):
             sentence = game_hint(env_id) or sentence
         raise UnknownEnvError(sentence) from (error.__cause__ or error)
-    if home == 'gym':
-        return _of_old_gym(module, attribute, env_id)
+    if home in NAMED_BY_PACKAGE:
+        return NAMED_BY_PACKAGE[home](module, attribute, env_id)
     code = member(module, attribute)
     in_file = is_in_file(env_id)
     if attribute in gymnasium.registry and not (in_file and code is not None):
@@ -360,6 +364,39 @@ def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
     with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # only for messages about env.kwargs
         make.__signature__ = inspect.signature(creator_of(spec.entry_point))  # type: ignore[attr-defined]
     return make
+
+
+def _of_pettingzoo(pettingzoo: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
+    """The maker of an env of PettingZoo's registry: of its parallel version if there is one. Raises: UnknownEnvError."""
+    if not hasattr(pettingzoo, 'make'):
+        raise UnknownEnvError(f'env {name!r}: this version of pettingzoo has no registry; install pettingzoo>=1.27.')
+    kinds = {'parallel': list(pettingzoo.parallel_registry), 'aec': list(pettingzoo.aec_registry)}
+    kind = next((kind for kind, ids in kinds.items() if env_id in ids), None)
+    if kind is None:
+        all_ids = sorted({*kinds['parallel'], *kinds['aec']})
+        raise UnknownEnvError(
+            f'env {name!r}: pettingzoo has no {env_id!r}; {did_you_mean(env_id, all_ids, "see pettingzoo.pprint_registry().")}'
+        )
+    return partial(pettingzoo.make, kind, env_id)
+
+
+def _of_open_spiel(pyspiel: ModuleType, game: str, name: str) -> Callable[..., Any]:
+    """The maker of a game of OpenSpiel; its text may have parameters. Raises: UnknownEnvError."""
+    if game.partition('(')[0] not in pyspiel.registered_names():
+        raise UnknownEnvError(
+            f'env {name!r}: OpenSpiel has no game {game!r}; {did_you_mean(game, sorted(pyspiel.registered_names()), "see pyspiel.registered_names().")}'
+        )
+
+    def make(**parameters: Any) -> Any:
+        if parameters:
+            return pyspiel.load_game(game, parameters)
+        return pyspiel.load_game(game)
+
+    return make
+
+
+NAMED_BY_PACKAGE = {'gym': _of_old_gym, 'pettingzoo': _of_pettingzoo, 'pyspiel': _of_open_spiel}
+"""Packages that name their envs themselves, as `package:id`."""
 
 
 def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Source:

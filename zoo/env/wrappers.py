@@ -94,9 +94,20 @@ def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> 
             yield from error.problems
 
 
-def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -> gymnasium.Env:
+WANTED = {True: 'a gymnasium.Env', False: 'an env of several agents'}
+
+
+def is_of_gymnasium(env: object) -> bool:
+    """Whether an env is one of gymnasium."""
+    return isinstance(env, gymnasium.Env)
+
+
+def apply_wrappers(
+    env: Any, wrappers: Sequence[Wrapper], name: str, fits: Callable[[object], bool] = is_of_gymnasium
+) -> Any:
     """Wraps an env in all wrappers, the first of them innermost.
 
+    Args: fits: whether what a wrapper returned is an env of the kind that is wanted.
     Raises: UnsupportedEnvError if one raises an error, or returns no env.
     """
     for i, item in enumerate(wrappers):
@@ -108,9 +119,9 @@ def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -
                 f'env {name!r}: {place} raised {show_error(error)} ({raised_at(error)}) around an env with observations '
                 f'{env.observation_space} and actions {env.action_space}; change its arguments, or leave it out.'
             ) from error
-        if not isinstance(wrapped, gymnasium.Env):
+        if not fits(wrapped):
             raise UnsupportedEnvError(
-                f'env {name!r}: {place} returned {type(wrapped).__name__}, wanted a gymnasium.Env; return the wrapped env.'
+                f'env {name!r}: {place} returned {type(wrapped).__name__}, wanted {WANTED[fits is is_of_gymnasium]}; return the wrapped env.'
             )
         env = wrapped
     return env

@@ -163,6 +163,8 @@ class AgentsRoster(Roster):
             'game': None,
             'kwargs': {},
             'max_episode_steps': None,
+            'wrappers': [],
+            'reward_weights': None,
             'action_mask': 'off',
         }
         return section.model_copy(update=changes)

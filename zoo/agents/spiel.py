@@ -1,0 +1,101 @@
+"""Games of OpenSpiel, by pyspiel itself: with chance, and with moves at the same time.
+
+Adapters to PettingZoo's interface lose some of it: a chance event ends the episode there, and the observations forget what was
+played before. Source of the meaning: the API of OpenSpiel (Lanctot et al., 2019, arXiv:1908.09453).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from zoo.agents.game import AgentGame, End, Turn
+from zoo.env.errors import UnsupportedEnvError
+
+
+class SpielGame(AgentGame):
+    """A game of OpenSpiel. Players observe their information state, which remembers all that they saw, where the game has one.
+
+    Args: game: what pyspiel.load_game returns.
+    """
+
+    def __init__(self, game: Any) -> None:
+        self.env = game
+        self.agents = tuple(f'player_{i}' for i in range(game.num_players()))
+        self.metadata = {}
+        kind = game.get_type()
+        self._remembers = bool(kind.provides_information_state_tensor)
+        if not self._remembers and not kind.provides_observation_tensor:
+            raise UnsupportedEnvError(
+                f'env {kind.short_name!r}: the game gives no tensors of observations, only texts; use another game, or give an '
+                'env of your own that encodes it.'
+            )
+        if self._remembers:
+            shape = game.information_state_tensor_shape()
+        else:
+            shape = game.observation_tensor_shape()
+        self._shape = (int(np.prod(shape)),)
+        self._random = np.random.default_rng(0)
+        self._state: Any = None
+
+    def obs_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-np.inf, np.inf, self._shape, np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(self.env.num_distinct_actions())
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._state = self.env.new_initial_state()
+        self._returns = np.zeros(len(self.agents))
+        return self._turn()
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        state = self._state
+        if state.is_simultaneous_node():
+            state.apply_actions([int(actions.get(agent, 0)) for agent in self.agents])
+        else:
+            (action,) = actions.values()
+            state.apply_action(int(action))
+        return self._turn()
+
+    def state(self) -> np.ndarray:
+        """What all players see, one after the other."""
+        if self._state.is_terminal():
+            return np.zeros(len(self.agents) * self._shape[0], np.float32)
+        return np.concatenate([self._tensor(i) for i in range(len(self.agents))])
+
+    def render(self) -> str:
+        return str(self._state)
+
+    def close(self) -> None:
+        self._state = None
+
+    def _tensor(self, player: int) -> np.ndarray:
+        if self._remembers:
+            return np.array(self._state.information_state_tensor(player), np.float32)
+        return np.array(self._state.observation_tensor(player), np.float32)
+
+    def _turn(self) -> Turn:
+        """The turn after an action; draws what chance decides."""
+        state = self._state
+        while state.is_chance_node():
+            outcomes, probabilities = zip(*state.chance_outcomes(), strict=True)
+            p = np.array(probabilities)
+            state.apply_action(int(self._random.choice(outcomes, p=p / p.sum())))
+        returns = np.array(state.returns())
+        rewards = dict(zip(self.agents, (returns - self._returns).tolist(), strict=True))
+        self._returns = returns
+        if state.is_terminal():
+            last = np.zeros(self._shape, np.float32)
+            return Turn({}, rewards, {agent: End(last, True) for agent in self.agents})
+        players = [state.current_player()]
+        if state.is_simultaneous_node():
+            players = [i for i in range(len(self.agents)) if state.legal_actions(i)]
+        acts = {self.agents[i]: self._tensor(i) for i in players}
+        masks = {self.agents[i]: np.array(state.legal_actions_mask(i), bool) for i in players}
+        return Turn(acts, rewards, masks=masks)
