@@ -130,11 +130,6 @@ class WordVectorEnv(gymnasium.vector.VectorEnv):
         return self.observed(), np.ones(self.num_envs), none, none, {}
 
 
-def test_drop_obs_works_for_a_whole_vector() -> None:
-    (step,) = play(make_vector_env(EnvConfig(id=WordVectorEnv, drop_obs=['word']), 3), [0, 0, 0])
-    assert list(step.obs) == ['n'] and step.obs['n'].ravel().tolist() == [1, 1, 1]
-
-
 class OldEnv:
     """An env of old gym with a text among its observations."""
 
@@ -149,9 +144,10 @@ class OldEnv:
         return {'n': [float(self.n)], 'word': 'abc'}, 1.0, self.n == 5, {}
 
 
-def test_drop_obs_works_for_an_env_of_old_gym() -> None:
-    (step,) = play(make_vector_env(EnvConfig(id=OldEnv, drop_obs=['word']), 2), [0, 0])
-    assert list(step.obs) == ['n'] and step.obs['n'].ravel().tolist() == [1, 1]
+@pytest.mark.parametrize('env_id', [WordVectorEnv, OldEnv])
+def test_drop_obs_works_for_a_whole_vector_and_for_an_env_of_old_gym(env_id: Any) -> None:
+    (step,) = play(make_vector_env(EnvConfig(id=env_id, drop_obs=['word']), 3), [0, 0, 0])
+    assert list(step.obs) == ['n'] and step.obs['n'].ravel().tolist() == [1, 1, 1]
 
 
 def dots_env() -> gymnasium.Env:

@@ -29,7 +29,6 @@ from zoo.backend.native import NativeExecutor
 from zoo.config.components import make_component
 from zoo.config.section import validate
 from zoo.core.data import map_tensors
-from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete
 from zoo.model import PPG, PPGConfig
@@ -212,18 +211,6 @@ def test_entries_side_by_side_are_one_vector_to_the_bit(kind: str, stage: str, t
             assert torch.equal(by_name[name], p), name
             assert not torch.equal(before[name], p), name
     assert all(torch.equal(found.metrics[name], x) for name, x in want.metrics.items())
-
-
-def test_a_hook_put_on_the_model_later_is_refused_by_name_not_ignored() -> None:
-    problem = Problem(Case('PPO', numbers=PLAIN), n_step=4)
-
-    def make(model: Any, dist: Any) -> Eager:
-        executor = NativeExecutor(model, dist)
-        model.actor_encoder.register_forward_hook(lambda module, args, output: 2 * output)
-        return executor
-
-    with pytest.raises(UserError, match='has a hook.*came after the policy was made: use policy.learn.executor=eager'):
-        problem.run(make)
 
 
 def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:

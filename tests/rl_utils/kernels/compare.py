@@ -13,9 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu import with_gpu_too
 from zoo.rl_utils import kernels, ppg_data, ppg_joint_error, ppo_policy_data, ppo_policy_error
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+ON_KERNELS = [
+    with_gpu_too,
+    pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
+    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
+    pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
+]
+"""Marks of a file whose tests all run the kernels."""
 
 
 def set_mode(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu import with_gpu_too
 from tests.rl_utils.kernels.cases import (
     gae_case,
 )
 from tests.rl_utils.kernels.compare import (
     DEVICE,
+    ON_KERNELS,
     moved,
 )
 from zoo.rl_utils import (
@@ -20,12 +20,7 @@ from zoo.rl_utils import (
 )
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
-pytestmark = [
-    with_gpu_too,
-    pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
-    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
-    pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
-]
+pytestmark = ON_KERNELS
 GAE_SHAPES = [(1,), (7,), (600,), (128, 9), (1100, 4), (3, 300), (5, 3, 2), (130, 2, 3)]
 FLAGS = [('none', torch.bool), ('done', torch.bool), ('both', torch.float32), ('both', torch.int64)]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.gpu import needs_gpu, no_waiting, with_gpu_too
+from tests.gpu import needs_gpu, no_waiting
 from tests.rl_utils.kernels.cases import (
     DISTS,
     each_dist,
@@ -21,6 +21,7 @@ from tests.rl_utils.kernels.cases import (
 )
 from tests.rl_utils.kernels.compare import (
     DEVICE,
+    ON_KERNELS,
     equal,
     joint_results,
     leaves,
@@ -46,12 +47,7 @@ from zoo.rl_utils import (
 )
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
-pytestmark = [
-    with_gpu_too,
-    pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
-    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
-    pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
-]
+pytestmark = ON_KERNELS
 
 
 def test_kernels_are_what_is_found():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu import with_gpu_too
 from tests.rl_utils.kernels.cases import (
     DISTS,
     each_case,
@@ -13,6 +12,7 @@ from tests.rl_utils.kernels.cases import (
 )
 from tests.rl_utils.kernels.compare import (
     DEVICE,
+    ON_KERNELS,
     assert_close,
     joint_results,
     moved,
@@ -23,12 +23,7 @@ from zoo.rl_utils import (
 )
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
-pytestmark = [
-    with_gpu_too,
-    pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
-    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
-    pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
-]
+pytestmark = ON_KERNELS
 
 
 @pytest.mark.slow

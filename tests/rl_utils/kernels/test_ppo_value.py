@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu import with_gpu_too
 from tests.rl_utils.kernels.cases import (
     value_case,
 )
 from tests.rl_utils.kernels.compare import (
+    ON_KERNELS,
     assert_close,
     finish,
     moved,
@@ -21,12 +21,7 @@ from zoo.rl_utils import (
 )
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
-pytestmark = [
-    with_gpu_too,
-    pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
-    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
-    pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
-]
+pytestmark = ON_KERNELS
 
 
 @pytest.mark.parametrize(
