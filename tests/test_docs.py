@@ -49,7 +49,7 @@ def test_page_commands_are_understood_and_their_keys_exist(page: Path) -> None:
         words = shlex.split(line, comments=True)[1:]
         if words[0] == 'help' or words[-1] == '--version':
             continue
-        args = parse(words)
+        args = parse(words)  # an unknown command or option raises, as an unknown key does below
         config = getattr(args, 'config', None)
         if args.command in ('train', 'config') and config in bundled_configs() and not args.imports:
             members, fixed = grid_of(args.overrides)

@@ -12,7 +12,8 @@ import torch
 
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig, VectorEnv, make_vector_env
-from zoo.env.make import check_source
+from zoo.env.errors import MissingExtraError
+from zoo.env.make import check_source, make_env
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec('ale_py') is None, reason='the extra atari is not installed')
 
@@ -189,4 +190,6 @@ def test_make_vector_env_kwargs_that_do_not_fit_are_config_errors(kwargs: dict, 
 def test_check_source_without_ale_py_finds_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A config can be read on a machine that cannot run it."""
     monkeypatch.setitem(sys.modules, 'ale_py', None)
-    check_source({'id': 'atari', 'game': 'Pong'})
+    check_source({'id': 'atari', 'game': 'Pong'})  # raises nothing, unlike the first env
+    with pytest.raises(MissingExtraError, match='needs the atari extra'):
+        make_env({'id': 'atari', 'game': 'Pong'})

@@ -147,7 +147,7 @@ def test_any_space_keeps_the_contract_with_every_observation_space(obs: str) -> 
 
 @pytest.mark.parametrize('action', ACTION_SPACES)
 def test_any_space_is_sent_legal_actions_of_every_space(action: str) -> None:
-    """The env raises where an action is not in its space, or not legal."""
+    """The check is that nothing is raised: the env raises where an action is not in its space, or not legal."""
     env = make_vector_env(EnvConfig(id='any_space', kwargs={'obs': 'nested_mask', 'action': action}), 2)
     obs, rng = env.reset(0), torch.Generator().manual_seed(0)
     for _ in range(40):
