@@ -8,7 +8,7 @@ import pytest
 from tests.agents.envs import Clockwork
 from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
-from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, TERMINATED, TRUNCATED, layout_of
+from zoo.agents.layout import ACTS, BEGINS, EPISODE, REWARD, ROWS, TERMINATED, TRUNCATED, layout_of
 from zoo.agents.table import TableEnv
 from zoo.env.errors import BrokenContractError
 
@@ -85,3 +85,10 @@ def test_unknown_agent_is_refused():
     env.game.env.possible_agents = ['a', 'b', 'c', 'd']
     with pytest.raises(BrokenContractError, match="the env names the agent 'd'"):
         env.step({'of_shared': np.zeros(3, np.int64)})
+
+
+def test_a_seed_begins_the_count_of_episodes():
+    """Resets count on; one with a seed gives the same first observation again, its number 0 included."""
+    env = make_table()
+    numbers = [env.reset(seed=seed)[0][ROWS][0, EPISODE] for seed in (3, None, None, 3)]
+    assert numbers == [0, 1, 2, 0]

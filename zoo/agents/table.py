@@ -79,6 +79,8 @@ class TableEnv(gymnasium.Env):
         self._ended: set[str] = set()
         turn = self.game.reset(seed=seed, options=options)
         self._episode += 1
+        if seed is not None:
+            self._episode = 0  # the same seed gives the same episodes, their numbers included
         self._clear_columns()
         for row in self._rows.values():
             row.clear()
