@@ -135,7 +135,8 @@ class ActorCriticPolicy(NetworkPolicy):
         self.has_critic = builder.has_critic.value
         self.normalizers.update(builder.normalizers)
         self.loss: LossSpec = builder.loss()
-        request = executor_request(self, self.loss, self._exploration, self.steps_per_env_step())
+        option_components = [component for option in self.options for component in option.components]
+        request = executor_request(self, option_components, self.loss, self._exploration, self.steps_per_env_step())
         self._execution = Execution(self._model, self.dist, self.device, request)
         self.compile_env = env_compiler(request, self.device)
         if measures_kl_freely(self):
@@ -213,7 +214,8 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
         if self._is_unchecked:
-            self._check_behaviour(rollout)
+            self._is_unchecked = False
+            check_behaviour(self, rollout)
         sample: Any = self.samples.of_rollout(rollout.to(self.device), self.compute_critic)
         if self.learns and self.run.n_draw is not None:  # a row may be drawn often or never: it is counted now
             rows, weight = self.samples.rows_once(sample)
@@ -222,13 +224,6 @@ class ActorCriticPolicy(NetworkPolicy):
                 option.rows_collected(rows, weight)
             sample.pop('is_step', None)  # no draw reads it
         return sample
-
-    def _check_behaviour(self, rollout: Rollout) -> None:
-        """Checks what actions of the first rollout were drawn from: its observations and masks are many, and not zeros."""
-        self._is_unchecked = False
-        if fault_of(self.dist, to_device(rollout.data['logit'], self.device).flatten(0, 1)):
-            obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
-            check_explored(self, obs, 'observations of the first rollout')
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N] for observations [N, *O], without gradient."""
@@ -262,6 +257,11 @@ class ActorCriticPolicy(NetworkPolicy):
     def _follow_model(self) -> None:
         for option in self.options:
             option.model_replaced()
+
+    def policy_moved(self) -> None:
+        """Tells all options that something other than the passes of an update changed the policy."""
+        for option in self.options:
+            option.policy_moved()
 
     def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
         optimizer = super()._make_optimizer(named)
@@ -387,6 +387,13 @@ def check_explored(policy: ActorCriticPolicy, obs: Obs, where: str) -> None:
     logit = forward_for_acting(policy._model, to_device(obs, policy.device), False)['logit']
     if not fault_of(policy.dist, logit):
         check_exploration(policy._explore, policy.dist, logit, where)
+
+
+def check_behaviour(policy: ActorCriticPolicy, rollout: Rollout) -> None:
+    """Checks what actions of the first rollout were drawn from: its observations and masks are many, and not zeros."""
+    if fault_of(policy.dist, to_device(rollout.data['logit'], policy.device).flatten(0, 1)):
+        obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
+        check_explored(policy, obs, 'observations of the first rollout')
 
 
 def take_choices(policy: ActorCriticPolicy, option: UpdateOption) -> None:

@@ -10,6 +10,7 @@ from zoo.config.section import plain
 from zoo.core.registry import Component
 from zoo.model.inputs import OBS_CLIP
 from zoo.policy.config import ActorCriticPolicyConfig
+from zoo.policy.objective import Objective
 from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import exploration_problem
@@ -48,7 +49,7 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
 
 
 def component_problem(
-    cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Component, dist: ActionDist
+    cfg: ActorCriticPolicyConfig, objective: Objective, given_model: str | None, explore: Component, dist: ActionDist
 ) -> str:
     """Conflict between components of the config, the resolved section `policy`. given_model: class of a user's own model."""
     learn = cfg.learn
@@ -79,7 +80,7 @@ def component_problem(
     return exploration_problem(explore, dist)
 
 
-def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
+def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Objective) -> str:
     """Conflict between exploration and a KL from the behaviour policy: this KL would not be 0 before the first step."""
     name = name_of(cfg.collect.exploration)
     penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
@@ -98,7 +99,7 @@ def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
 
 
 def unread_problem(
-    cfg: ActorCriticPolicyConfig, default: Any, objective: Any, n_draw: int | None, has_state: bool
+    cfg: ActorCriticPolicyConfig, default: Any, objective: Objective, n_draw: int | None, has_state: bool
 ) -> str:
     """Returns a sentence about a field that is set but that nothing reads; for new runs only: older configs may have one.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, rank_count_text
 from zoo.core.registry import Component
 from zoo.core.seeding import stream
-from zoo.policy.options import Owner
+from zoo.policy.modes import Owner
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -46,9 +46,12 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
 
 
 def executor_request(
-    policy: Owner, loss: LossSpec, exploration: Component, step_per_env_step: float
+    policy: Owner, option_components: Iterable[Any], loss: LossSpec, exploration: Component, step_per_env_step: float
 ) -> ExecutorRequest:
-    """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
+    """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements.
+
+    Args: option_components: the components that an executor must know of the policy's options.
+    """
     cfg = policy.cfg.learn
     run = policy.run
     if run.max_env_step is None:
@@ -57,8 +60,9 @@ def executor_request(
         n_step = run.max_env_step * step_per_env_step
     if not policy.explores:
         return ExecutorRequest('eager', cfg.compile, n_step)
-    own = [component for option in policy.options for component in option.components]
-    own = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda each: each.kind == 'option')
+    own = sorted(
+        [*option_components, Named('optimizer', name_of(cfg.optimizer))], key=lambda each: each.kind == 'option'
+    )
     components = (*policy.objective.components, *own)
     is_summed = ''
     if number := rank_count_text(run.ranks):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting
-from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition
 from zoo.core.ranks import RunInfo
 from zoo.core.spaces import Space
-from zoo.rl_utils.distribution import ActionDist
+
+if TYPE_CHECKING:
+    from zoo.config.schedule import Rates
+    from zoo.policy.config import ActorCriticPolicyConfig
+    from zoo.policy.objective import Objective
+    from zoo.policy.slots import Units
+    from zoo.rl_utils.distribution import ActionDist
+    from zoo.rl_utils.optimizer import FlatOptimizer
 
 
 class LearnMode(NamedTuple):
@@ -60,44 +66,111 @@ Mode = Literal['learn', 'collect', 'eval']
 MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')
 
 
-class Owner(Protocol):
-    """Protocol of a policy as its options see it.
-
-    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
-      name, built with the learn mode; normalizers: modules with running statistics, by name, saved in checkpoints;
-      has_state: the model is recurrent; learns: it has the learn mode; explores: it has the learn or the collect mode.
-    """
-
-    run: RunInfo
-    obs_space: Space
-    device: torch.device
-    seed: int
-    samples: Any
-    rates: Rates
-    passes: Any
-    optimizers: dict[str, Any]
-    options: tuple[Any, ...]
-    dist: ActionDist
-    has_state: bool
-    has_critic: bool
-    normalizers: nn.ModuleDict
-    learns: bool
-    explores: bool
+class UpdateSamples(Protocol):
+    """Protocol of the samples of a policy (`zoo.policy.samples.Samples`), as its options see them."""
 
     @property
-    def cfg(self) -> Any:
+    def units(self) -> Units:
+        """Converts between outputs of the critic and returns."""
+
+    @property
+    def by_ratios(self) -> bool:
+        """Whether the estimator weighs rows by log p_now - log p_behaviour."""
+
+    def rows_once(self, batch: Columns) -> tuple[Columns, Tensor | None]:
+        """Returns a batch as rows, and weights [N] with which statistics count every row once; None: all equal."""
+
+    def estimate_again(self, batch: Columns, outputs: tuple[Tensor, Tensor], *log_ratio: Tensor) -> dict[str, Any]:
+        """Returns a batch of a whole rollout with value, adv and return_ by other outputs of the critic, [T, B] each."""
+
+
+class UpdatePasses(Protocol):
+    """Protocol of the passes of a policy (`zoo.policy.passes.Passes`), as its options see them."""
+
+    @property
+    def train_iter(self) -> int:
+        """Gradient steps so far."""
+
+
+class Owner(Protocol):
+    """Protocol of a policy as its options see it: they read its attributes, and set none.
+
+    `samples` exist when the options have filled the slots of the update, `passes` and `optimizers` when the learn mode is built.
+    """
+
+    @property
+    def cfg(self) -> ActorCriticPolicyConfig:
         """The resolved section `policy`."""
 
     @property
-    def objective(self) -> Any:
-        """The losses, a `zoo.policy.options.loss.Objective`."""
+    def run(self) -> RunInfo:
+        """Information about the run that the policy belongs to."""
 
     @property
-    def model(self) -> Any:
+    def seed(self) -> int:
+        """The seed of the run."""
+
+    @property
+    def obs_space(self) -> Space:
+        """Observations of one env."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+
+    @property
+    def model(self) -> nn.Module:
         """The network."""
+
+    @property
+    def dist(self) -> ActionDist:
+        """The distribution of actions."""
+
+    @property
+    def objective(self) -> Objective:
+        """The losses that the config names."""
+
+    @property
+    def rates(self) -> Rates:
+        """Values of schedules by name; an option that has others returns them from `choose_rates`."""
+
+    @property
+    def samples(self) -> UpdateSamples:
+        """Makes samples from rollouts."""
+
+    @property
+    def passes(self) -> UpdatePasses:
+        """Takes the steps of updates."""
+
+    @property
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
+        """The optimisers by name."""
+
+    @property
+    def normalizers(self) -> nn.ModuleDict:
+        """Modules with running statistics, by the name under which checkpoints save them."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the model is recurrent."""
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether updates train a critic."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether the policy has the learn mode."""
+
+    @property
+    def explores(self) -> bool:
+        """Whether the policy has the learn mode or the collect mode."""
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N], without gradient."""
 
     def logit_of(self, batch: Columns) -> Tensor:
         """Logits of the current policy, in the shape of the batch's column 'logit'."""
+
+    def policy_moved(self) -> None:
+        """Tells all options that something other than the passes of an update changed the policy."""

@@ -188,8 +188,7 @@ class PPGPolicy(ActorCriticPolicy):
         metrics['aux_kl_before'] = steps['behavioral_cloning_loss'][0]
         metrics['aux_kl_after'] = self._kl_from_old(columns)
         self.memory.end_phase()
-        for option in self.options:
-            option.policy_moved()
+        self.policy_moved()
         return metrics
 
     def _policy_phase(self, batch: Columns) -> Metrics:

@@ -28,7 +28,7 @@ from zoo.core.data import (
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.options import Estimated, UpdateOption
-from zoo.policy.slots import Entries
+from zoo.policy.slots import Entries, Units
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -167,7 +167,7 @@ class Samples:
         ranks: Ranks = ALONE,
         options: Sequence[UpdateOption] = (),
         *,
-        units: Any,
+        units: Units,
         baseline: Callable[[Tensor], Tensor],
         reward_scale: Callable[[Transition, Tensor | None], Tensor],
         estimator: str | Mapping[str, Any] | Callable[..., tuple[Tensor, Tensor]],
@@ -220,6 +220,20 @@ class Samples:
         # traj_flag of the row before cuts the trace.
         adv, return_ = self._estimator(data, *self._discount, *log_ratio)
         return {'value': value, 'adv': adv, 'return_': return_}
+
+    def estimate_again(self, batch: Columns, outputs: tuple[Tensor, Tensor], *log_ratio: Tensor) -> dict[str, Any]:
+        """Returns a batch of a whole rollout with value, adv and return_ by other outputs of the critic, [T, B] each.
+
+        Args: batch: rows [N] with reward, done and traj_flag; outputs, log_ratio: as in `estimate`.
+        """
+        rewards_and_ends = [batch[name].view_as(outputs[0]) for name in ('reward', 'done', 'traj_flag')]
+        estimated = self.estimate(outputs, *rewards_and_ends, *log_ratio)
+        if 'value_output' in batch:
+            estimated['value_output'] = outputs[0]
+        columns = {**batch, **{name: x.flatten() for name, x in estimated.items()}}
+        for option in self.options:
+            columns['adv'] = option.advantage(columns)
+        return columns
 
     @torch.no_grad()
     def read_by_steps(self, batch: Columns) -> dict[str, Any]:

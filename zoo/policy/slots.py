@@ -33,6 +33,16 @@ class StopAfter(NamedTuple):
     is_over: Callable[[Metrics], bool]
 
 
+class Units(Protocol):
+    """Unit of the critic's outputs: that of returns, or another."""
+
+    def restore(self, output: Tensor, /) -> Tensor:
+        """Converts outputs of the critic to returns."""
+
+    def standardize(self, return_: Tensor, /) -> Tensor:
+        """Converts returns to outputs of the critic."""
+
+
 class Entries(NamedTuple):
     """What a batch is made of: single rows, or the sequences of a recurrent model.
 
@@ -95,7 +105,7 @@ class UpdateSlots:
     normalizers: modules with running statistics, by the name under which checkpoints save them.
     """
 
-    units: Slot[Any]
+    units: Slot[Units]
     baseline: Slot[Callable[[Tensor], Tensor]]
     reward_scale: Slot[Callable[[Transition, Tensor | None], Tensor]]
     estimator: Slot[Any]

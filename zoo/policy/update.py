@@ -20,7 +20,7 @@ from zoo.policy.objective import Objective
 from zoo.policy.options import UpdateOption
 from zoo.policy.passes import Passes, shuffled
 from zoo.policy.samples import ROWS, ReturnUnits, Samples, given_reward, normalized
-from zoo.policy.slots import Entries, Slot, UpdateSlots
+from zoo.policy.slots import Entries, Slot, Units, UpdateSlots
 
 
 class UpdateBuilder(UpdateSlots):
@@ -32,7 +32,7 @@ class UpdateBuilder(UpdateSlots):
         super().__init__()
         self._cfg = cfg
         self._ranks = ranks
-        self.units = Slot('the unit of the critic', ReturnUnits())
+        self.units: Slot[Units] = Slot('the unit of the critic', ReturnUnits())
         self.baseline = Slot('the baseline of advantages', ReturnUnits().restore)
         self.reward_scale = Slot('how rewards count', given_reward)
         self.estimator = Slot('the estimator of advantages', cfg.collect.estimator)

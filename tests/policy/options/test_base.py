@@ -183,6 +183,31 @@ def test_weight_of_a_penalty_that_the_loss_lacks_is_refused() -> None:
         ppo(dict(options=['slower_of_test'], penalties=['reverse_kl']))
 
 
+@OPTION_REGISTRY.register('told_of_test', force=True)
+class Told(UpdateOption):
+    """Counts how often it was told that the policy moved."""
+
+    config = Section
+    n_move = 0
+
+    def __init__(self, cfg: Any) -> None:
+        pass
+
+    def policy_moved(self) -> None:
+        self.n_move += 1
+
+
+def test_options_are_told_of_moves_by_others_and_not_of_updates() -> None:
+    policy: Any = ppo(dict(options=['told_of_test'], plasticity={'type': 'l2_init', 'every': 2}))
+    counts = []
+    for seed in range(4):
+        policy.learn_mode.forward(samples_of(policy, seed))
+        counts.append(policy.options[-1].n_move)
+    assert counts == [0, 1, 1, 2]
+    policy.policy_moved()
+    assert policy.options[-1].n_move == 3
+
+
 @OPTION_REGISTRY.register('sharper_of_test', force=True)
 class Sharper(UpdateOption):
     """Steps see the logits times 3."""

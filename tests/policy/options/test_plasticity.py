@@ -122,7 +122,7 @@ def make_model() -> nn.Linear:
 
 def owner(model: nn.Module, spec: Any) -> Any:
     learn = SimpleNamespace(plasticity=spec)
-    return SimpleNamespace(cfg=SimpleNamespace(learn=learn), model=model, seed=0, options=())
+    return SimpleNamespace(cfg=SimpleNamespace(learn=learn), model=model, seed=0, policy_moved=lambda: None)
 
 
 def attached(model: nn.Module, **spec: Any) -> Plasticity:

@@ -58,6 +58,7 @@ class EarlyStop(UpdateOption):
 
     def fill(self, update: UpdateSlots, policy: Owner) -> None:
         learn = policy.cfg.learn
+        assert learn.target_kl is not None, 'the option is chosen by it'
         is_over = partial(is_far, limit=KL_FACTOR * learn.target_kl, ranks=policy.run.ranks)
         update.stop_after.fill(self, StopAfter(learn.target_kl_at, is_over))
         update.measure_kl()
@@ -101,7 +102,6 @@ def transition_columns(rollout: Rollout, estimated: Estimated) -> dict[str, Any]
 def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     """Returns a batch of a whole rollout with values, advantages and returns by the current critic."""
     n_step = policy.cfg.collect.n_step
-    samples = policy.samples
 
     def by_step(x: Tensor) -> Tensor:
         return x.view(n_step, -1)
@@ -109,18 +109,11 @@ def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     value = by_step(policy.compute_critic(batch['obs']))
     next_value = by_step(policy.compute_critic(batch['next_obs']))
     log_ratio = []
-    if samples.by_ratios:
+    if policy.samples.by_ratios:
         now = policy.dist.log_prob(policy.logit_of(batch), batch['action'])
         then = policy.dist.log_prob(batch['logit'], batch['action'])
         log_ratio.append(by_step(now - then))
-    rewards_and_ends = [by_step(batch[key]) for key in ('reward', 'done', 'traj_flag')]
-    found = samples.estimate((value, next_value), *rewards_and_ends, *log_ratio)
-    if 'value_output' in batch:
-        found['value_output'] = value
-    columns = {name: x.flatten() for name, x in found.items()}
-    for option in samples.options:
-        columns['adv'] = option.advantage({**batch, **columns})
-    return {**batch, **columns}
+    return policy.samples.estimate_again(batch, (value, next_value), *log_ratio)
 
 
 class OptimizerMechanics(UpdateOption):
@@ -139,7 +132,7 @@ class OptimizerMechanics(UpdateOption):
         learn = policy.cfg.learn
         self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
         self.components = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
-        if 'precision' in self._settings:
+        if learn.precision != 'fp32':
             update.around_forward.append(partial(ForwardInPrecision, learn.precision))
 
     def mechanics(self) -> Mapping[str, Any]:

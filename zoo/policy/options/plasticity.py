@@ -50,8 +50,7 @@ class Plasticity(UpdateOption):
         if self._n_update % self._every == 0:
             generator = reseed(self._generator, self._policy.seed, 'plasticity', self._n_update)
             self._component({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
-            for option in self._policy.options:
-                option.policy_moved()
+            self._policy.policy_moved()
         return {}
 
     def model_replaced(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
 from zoo.policy.aux_memory import KEPT, AuxMemory
-from zoo.policy.options import UpdateOption
+from zoo.policy.options import Owner, UpdateOption
 
 if TYPE_CHECKING:
     from zoo.policy.slots import UpdateSlots
@@ -28,31 +28,39 @@ class ChosenMemory(UpdateOption):
 
     key = 'policy.learn.aux_memory'
 
-    def fill(self, update: UpdateSlots, policy: Any) -> None:
+    def fill(self, update: UpdateSlots, policy: Owner) -> None:
         learn = policy.cfg.learn
-        self._memory = make_memory(learn.aux_window or learn.aux_freq, learn.aux_memory, learn.aux_window is not None)
+        window = learn['aux_window']
+        self._memory = make_memory(window or learn['aux_freq'], learn['aux_memory'], is_ring=window is not None)
         update.memory.fill(self, self._memory)
 
     def state_dict(self) -> dict[str, Any]:
-        memory = self._memory
-        if isinstance(memory, RingMemory):
-            return {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest}
-        return {}
+        return self._memory.ring_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._memory.saved_ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
+        self._memory.load_ring_state(state)
 
 
 class ResumableMemory(AuxMemory):
     """Memory in a chosen place, which takes the rows of a checkpoint.
 
-    Attributes: place: 'device': that of the batches; 'cpu', or 'disk'; saved_ring: number of batches in the checkpoint's ring,
-      and the index of the oldest; 0, 0 if it has none.
+    Args: place: 'device': that of the batches; 'cpu', or 'disk'.
+    Attributes: saved_ring: number of batches in the checkpoint's ring, and the index of the oldest; 0, 0 if it has none.
     """
 
-    place = 'device'
-    saved_ring = (0, 0)
-    _is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
+    def __init__(self, n_part: int, place: str = 'device') -> None:
+        super().__init__(n_part)
+        self._place = place
+        self.saved_ring = (0, 0)
+        self._is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
+
+    def ring_state(self) -> dict[str, Any]:
+        """Returns what a resume needs in addition to the rows: of a ring, the number of its batches and the oldest one."""
+        return {}
+
+    def load_ring_state(self, state: Mapping[str, Any]) -> None:
+        """Keeps the `ring_state` of a checkpoint for `resumed_memory`, which gets the rows later."""
+        self.saved_ring = (state.get('aux_filled', 0), state.get('aux_oldest', 0))
 
     def append(self, batch: Columns) -> None:
         """Stores a copy of a batch, see `AuxMemory`. Rows of a checkpoint that have another form are dropped, with a warning."""
@@ -84,9 +92,11 @@ class ResumableMemory(AuxMemory):
         self.n_filled = 0
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        if self.place == 'disk':
+        if self._place == 'disk':
             return on_disk(shape, dtype)
-        return super()._allocate(shape, dtype, torch.device('cpu') if self.place == 'cpu' else device)
+        if self._place == 'cpu':
+            device = torch.device('cpu')
+        return super()._allocate(shape, dtype, device)
 
 
 class RingMemory(ResumableMemory):
@@ -95,7 +105,12 @@ class RingMemory(ResumableMemory):
     Attributes: oldest: in a full ring, the batch that the next one replaces. n_since_phase also counts batches that it dropped.
     """
 
-    oldest = 0
+    def __init__(self, n_part: int, place: str = 'device') -> None:
+        super().__init__(n_part, place)
+        self.oldest = 0
+
+    def ring_state(self) -> dict[str, Any]:
+        return {'aux_filled': self.n_filled, 'aux_oldest': self.oldest}
 
     def _store(self, batch: Columns) -> None:
         part = {key: x for key, x in batch.items() if key in KEPT}
@@ -185,9 +200,9 @@ def resumed_memory(memory: AuxMemory, state: dict[str, Any], n_part: int, device
 
 def make_memory(n_part: int, where: str, is_ring: bool) -> ResumableMemory:
     """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
-    memory = (RingMemory if is_ring else ResumableMemory)(n_part)
-    memory.place = where
-    return memory
+    if is_ring:
+        return RingMemory(n_part, where)
+    return ResumableMemory(n_part, where)
 
 
 def on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -23,9 +23,10 @@ class RewardNorm(UpdateOption):
     def fill(self, update: UpdateSlots, policy: Owner) -> None:
         self._statistics = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
         update.normalizers['reward'] = self._statistics
-        self._gamma = policy.cfg.learn.reward_norm_discount
-        if self._gamma is None:
-            self._gamma = policy.cfg.collect.discount_factor
+        discount = policy.cfg.learn.reward_norm_discount
+        if discount is None:
+            discount = policy.cfg.collect.discount_factor
+        self._gamma = discount
         self._carry: Tensor | None = None  # [B], what the last rollout adds to the next one's sums
         update.reward_scale.fill(self, self.scaled)
 
