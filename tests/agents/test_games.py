@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.agents.envs import CartPoleParallel, CartPoleTurns, Clockwork
-from zoo.agents.games import game_of, make_game, number
+from zoo.agents.games import Cycle, ParallelGame, game_of, make_game, number
 from zoo.env.config import env_config
 from zoo.env.errors import BrokenContractError, UnknownEnvError
 
@@ -139,3 +139,36 @@ def test_returns_are_those_of_the_env_itself():
             own[agent] += reward
             env.step(None if terminated or truncated else moves.pop(0))
         assert total == own
+
+
+def test_cycle_of_turns_equals_the_step_of_pettingzoo():
+    """Two copies of simple_spread behind aec_to_parallel with the same actions; an episode has 25 steps."""
+    simple_spread_v3 = pytest.importorskip('mpe2.simple_spread_v3', reason='the extra agents')
+    theirs = simple_spread_v3.parallel_env()
+    ours = simple_spread_v3.parallel_env()
+    step = ParallelGame(ours)._step
+    assert isinstance(step, Cycle)
+    draws = np.random.default_rng(0)
+    for seed in (0, 1):
+        for env in (theirs, ours):
+            env.reset(seed=seed)
+        n = 0
+        while theirs.agents:
+            actions = {agent: int(draws.integers(5)) for agent in theirs.agents}
+            expected = theirs.step(actions)
+            result = step(actions)
+            for agent in actions:
+                assert np.array_equal(expected[0][agent], result[0][agent])
+                assert [part[agent] for part in expected[1:]] == [part[agent] for part in result[1:]]
+            assert theirs.agents == ours.agents
+            n += 1
+        assert n == 25
+
+
+def test_cycle_with_another_agent_on_turn_says_so():
+    simple_spread_v3 = pytest.importorskip('mpe2.simple_spread_v3', reason='the extra agents')
+    env = simple_spread_v3.parallel_env()
+    env.reset(seed=0)
+    env.aec_env.step(0)  # agent_0 has acted already
+    with pytest.raises(BrokenContractError, match="'agent_1' is on turn"):
+        Cycle(env)(dict.fromkeys(env.agents, 0))

@@ -5,7 +5,7 @@ Envs are told by their methods; no library of envs is imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -122,8 +122,52 @@ def masks_of(infos: Mapping[str, Any], agents: Mapping[str, Any]) -> dict[str, n
     return masks
 
 
+class Cycle:
+    """A step of all agents of an env of turns, in which each acts once, in place of that of PettingZoo's `aec_to_parallel`.
+
+    The result is the same. PettingZoo's also makes an observation before each turn and drops it, and asks the env for each of its
+    attributes several times; in simple_spread that takes a fifth of the time.
+    Args: env: the parallel env, whose `agents` is kept.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._parallel = env
+        self._turns = env.aec_env
+
+    def __call__(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        env = self._turns
+        total: dict[str, Any] = {}
+        for agent in env.agents:
+            on_turn = env.agent_selection
+            if agent != on_turn:
+                raise BrokenContractError(
+                    f'agent {on_turn!r} is on turn', f'agent {agent!r}: all act once in a cycle', 'use the env of turns'
+                )
+            env.step(actions[agent])
+            rewards = env.rewards
+            for other in env.agents:
+                total[other] = total.get(other, 0) + rewards[other]
+        terminated = dict(env.terminations)
+        truncated = dict(env.truncations)
+        infos = dict(env.infos)
+        agents = env.agents
+        obs = {agent: env.observe(agent) for agent in agents}
+        while agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            env.step(None)
+            agents = env.agents
+        self._parallel.agents = agents
+        return obs, total, terminated, truncated, infos
+
+
 class ParallelGame(PettingZooGame):
     """An env in which all agents that are there act at the same time."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._step: Callable[[dict[str, Any]], Any] = env.step
+        kind = type(env)
+        if kind.__name__ == 'aec_to_parallel_wrapper' and kind.__module__.partition('.')[0] == 'pettingzoo':
+            self._step = Cycle(env)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         result = self._reset(seed, options)
@@ -138,7 +182,7 @@ class ParallelGame(PettingZooGame):
         return Turn(acts, masks=masks_of(infos, acts), infos=infos)
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
-        result = self.env.step(dict(actions))
+        result = self._step(dict(actions))
         if len(result) != 5:
             raise BrokenContractError(
                 f'step returned a {type(result).__name__} of {len(result)}',
