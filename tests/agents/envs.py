@@ -134,3 +134,66 @@ class Clockwork:
 
     def close(self) -> None:
         pass
+
+
+class Rota:
+    """An AEC env whose script says whose turn it is.
+
+    order: the agent that acts in each step. In step t agent i earns 2 ** (3 * t + i), whether it acts or not, also before its
+    first action and after its end. ends: {(step, agent): is_terminal}. Observations are [t, index of the agent]. While dead
+    agents are stepped with None, `rewards` are 99, which belong to no step.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'rota'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['a', 'b', 'c']
+    order = 'abacbcc'
+    """a acts in steps 0 and 2, b in 1 and 4, c in 3, 5 and 6."""
+    ends: ClassVar[dict[tuple[int, str], bool]] = {(2, 'a'): True, (5, 'b'): False, (6, 'c'): True}
+    """a dies with its own action, b is cut off by one of c, c dies with the last one."""
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(2)
+
+    def agent_iter(self) -> Any:
+        raise AssertionError('zoo loops over turns itself')
+
+    def last(self) -> Any:
+        raise AssertionError('rewards are those of `rewards`')
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self._t, self.possible_agents.index(agent)], np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self._t = 0
+        self.agents = list(self.possible_agents)
+        self.agent_selection = self.order[0]
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.rewards = dict.fromkeys(self.agents, 0)
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            assert action is None
+            self.agents.remove(agent)
+            self.rewards = dict.fromkeys(self.agents, 99)
+        else:
+            t = self._t
+            self._t += 1
+            self.rewards = {agent: 2 ** (3 * t + i) for i, agent in enumerate(self.possible_agents)}
+            for agent in self.agents:
+                self.terminations[agent] = self.ends.get((t, agent)) is True
+                self.truncations[agent] = self.ends.get((t, agent)) is False
+        ended = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
+        if ended:
+            self.agent_selection = ended[0]
+        elif self.agents:
+            self.agent_selection = self.order[self._t]
+
+    def close(self) -> None:
+        pass

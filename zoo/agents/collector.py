@@ -112,7 +112,9 @@ class _PartActing:
             owned = None
             if owners is not None:
                 owned = (owners == self._index).flatten()
-            self.acting.state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
+            state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
+            self.acting.state = state
+            map_tensors(lambda block, x: block[t].copy_(x), self.acting.output['state'], state)
         if self._to_env is not None:
             return self._to_env(action)
         return action

@@ -64,6 +64,10 @@ class AgentGame(ABC):
     def step(self, actions: Mapping[str, Any]) -> Turn:
         """Takes a step. Args: actions: of every agent in `acts` of the turn before."""
 
+    def observe(self, agent: str) -> Any:
+        """The observation of an agent that lives but does not act now. Raises: whatever the env raises if it has none."""
+        return self.env.observe(agent)
+
     def state(self) -> Any:
         """The state of the whole env, for a central critic. Raises: whatever the env raises if it has none."""
         return self.env.state()

@@ -183,11 +183,12 @@ def steps_of(
     columns = rows._columns[:, :, slots]
     reward = own[..., REWARD]
     acts = columns[..., ACTS] > 0
-    ends = own[..., TERMINATED] > 0, own[..., TRUNCATED] > 0
+    terminated, truncated = ends_of_agents(own, timestep)
     if owned is not None:
         acts = acts & owned
         reward = reward * owned[:-1]
-        ends = ends[0] & owned[:-1], ends[1] & owned[:-1]
+        terminated = terminated & owned[:-1]
+        truncated = truncated & owned[:-1]
     if team != 'none':
         total = reward.sum(-1, keepdim=True)
         if team == 'mean':
@@ -196,7 +197,7 @@ def steps_of(
     dropped = None
     if timestep.is_reset is not None:
         dropped = timestep.is_reset.repeat_interleave(n, 1)
-    truncated = ends[1].flatten(1)
+    truncated = truncated.flatten(1)
     if timestep.is_broken is not None:
         truncated |= timestep.is_broken.repeat_interleave(n, 1)
     final_obs, final_index = _final_rows(rows, group, finals)
@@ -206,7 +207,7 @@ def steps_of(
         acts=acts.flatten(1),
         begins=columns[..., BEGINS].flatten(1) > 0,
         reward=reward.flatten(1),
-        terminated=ends[0].flatten(1),
+        terminated=terminated.flatten(1),
         truncated=truncated,
         dropped=dropped,
         final_obs=final_obs,
@@ -214,6 +215,19 @@ def steps_of(
         state=state,
         initial=initial,
     )
+
+
+def ends_of_agents(gained: Tensor, timestep: Timestep) -> tuple[Tensor, Tensor]:
+    """Whether agents were terminated, and truncated, in each step, [T, B, S] bool each. With its copy every agent ends.
+
+    Args: gained: of `outcomes`, of these agents; timestep: of the tables.
+    """
+    terminated = gained[..., TERMINATED] > 0
+    truncated = gained[..., TRUNCATED] > 0
+    is_open = ~(terminated | truncated)  # the agent itself has not ended in this step
+    terminated = terminated | (is_open & timestep.terminated.unsqueeze(-1))
+    truncated = truncated | (is_open & timestep.truncated.unsqueeze(-1))
+    return terminated, truncated
 
 
 def _final_rows(rows: PolicyRows, group: Group, finals: Finals) -> tuple[Tree, Tensor]:

@@ -50,6 +50,7 @@ class TableEnv(gymnasium.Env):
 
     def __init__(self, game: AgentGame, layout: Layout, max_episode_steps: int | None = None) -> None:
         self.game = game
+        self.env = game.env  # where attributes of the env are looked for
         self.layout = layout
         self.metadata = game.metadata
         self.render_mode = game.render_mode
@@ -97,8 +98,7 @@ class TableEnv(gymnasium.Env):
         turn = self.game.step(given)
         self._n_step += 1
         if self._limit is not None and self._n_step >= self._limit and turn.acts:
-            ended = {**turn.ended, **{agent: End(obs, False) for agent, obs in turn.acts.items()}}
-            turn = turn._replace(acts={}, ended=ended)
+            turn = self._cut_off(turn)
         self._clear_columns()
         for agent in self._ended:
             self._rows[agent].clear()  # its last observation was seen
@@ -137,12 +137,24 @@ class TableEnv(gymnasium.Env):
                 )
         return total * self._share
 
+    def _cut_off(self, turn: Turn) -> Turn:
+        """A turn with which the episode of all agents that live is cut off, also of those that wait for their turns."""
+        obs_of = dict(turn.acts)
+        for agent in self._begun - turn.ended.keys() - turn.acts.keys():
+            obs_of[agent] = self.game.observe(agent)
+        cut = {agent: End(obs, False) for agent, obs in obs_of.items()}
+        return turn._replace(acts={}, masks={}, ended={**turn.ended, **cut})
+
     def _end(self, agent: str, end: End) -> None:
         row = self._row(agent)
         self._columns[row.slot, TERMINATED if end.terminated else TRUNCATED] = 1.0
-        row.write(end.obs, None)
-        row.allow_all()
+        if end.terminated and not is_finite(end.obs):
+            row.clear()  # of a dead agent envs may say nothing, or nan; no value is computed from it
+        else:
+            row.write(end.obs, None)
+            row.allow_all()
         self._ended.add(agent)
+        self._begun.discard(agent)  # if it comes back, an episode of its own begins
 
     def _show(self, turn: Turn) -> None:
         """Writes what agents act on next, and the state."""
@@ -194,7 +206,7 @@ class TableEnv(gymnasium.Env):
             obs = turn.acts.get(agent)
             if obs is None and agent in turn.ended:
                 obs = turn.ended[agent].obs
-            if obs is not None:
+            if is_finite(obs):
                 memory[start:stop] = flat_numbers(obs)
             start = stop
 
@@ -215,6 +227,17 @@ def flat_numbers(obs: Any) -> np.ndarray:
     if isinstance(obs, tuple):
         return np.concatenate([flat_numbers(part) for part in obs])
     return np.ravel(obs)
+
+
+def is_finite(obs: Any) -> bool:
+    """Whether an observation is there and has no nan or infinite number."""
+    if obs is None:
+        return False
+    if isinstance(obs, Mapping):
+        return all(map(is_finite, obs.values()))
+    if isinstance(obs, tuple):
+        return all(map(is_finite, obs))
+    return bool(np.isfinite(obs).all())
 
 
 def iter_actions(actions: Any) -> Any:

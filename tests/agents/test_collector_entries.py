@@ -1,0 +1,302 @@
+"""Transitions of agents that die, are born and wait for turns, worked by hand from the scripts of the envs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tests.agents.envs import Clockwork, Rota
+from zoo import SerialJob
+from zoo.agents.layout import ACTS, ROWS, TERMINATED, TRUNCATED
+from zoo.core.data import Rollout
+
+GAMMA = 0.5
+LAMBDA = 0.25
+END = 'end'
+"""What follows a transition that ends in a terminal state."""
+
+
+class Entry(NamedTuple):
+    """A transition: the step of its observation, its reward, and the step of the observation that follows, or END.
+
+    is_cut: the agent was cut off.
+    """
+
+    t: int
+    reward: float
+    next_t: int | str
+    is_cut: bool = False
+
+
+A = [Entry(0, 1 + 2**3, 2), Entry(2, 2**6, END)]
+"""Agent a of Rota: acts in steps 0 and 2, and earns 2 ** (3 * t) in step t."""
+B = [Entry(1, 2**4 + 2**7 + 2**10, 4), Entry(4, 2**13 + 2**16, 6, is_cut=True)]
+"""Agent b: what it earns in step 0 belongs to no action; it is cut off in step 5, and observes 6 then."""
+C = [Entry(3, 2**11 + 2**14, 5), Entry(5, 2**17, 6), Entry(6, 2**20, END)]
+
+
+class Seen(NamedTuple):
+    """A rollout of the policy of all agents, and the samples made of it."""
+
+    rollout: Rollout
+    samples: dict[str, Any]
+
+
+class Keep:
+    """A callback that keeps copies of rollouts and samples."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+
+    def on_rollout(self, job: Any, rollout: Rollout) -> None:
+        data = {name: x.clone() for name, x in rollout.data.items()}
+        self._rollout = Rollout(data, rollout.last_obs.clone(), rollout.final_obs, rollout.final_index)
+
+    def on_samples(self, job: Any, samples: dict[str, Any]) -> None:
+        shape = self._rollout.data['reward'].shape
+        self.seen.append(Seen(self._rollout, {name: x.view(*shape, *x.shape[1:]) for name, x in samples.items()}))
+
+
+def run_config(root, env_id, n_step, policy=None, **sections):
+    policy = policy or {}
+    collect = dict(n_step=n_step, discount_factor=GAMMA, gae_lambda=LAMBDA)
+    defaults = dict(type='ppo', collect=collect, learn=dict(batch_size=n_step), eval=dict(n_episode=1), model=dict(hidden_sizes=[8]))
+    env = dict(id=env_id, collector_env_num=1, evaluator_env_num=1, vectorization='sync') | sections.pop('env', {})
+    logger = dict(root=str(root), console='off', tensorboard=False, freq=1)
+    return dict(max_env_step=1_000, logger=logger, env=env, policy=defaults | policy, **sections)
+
+
+def collected(config, n_round):
+    """The rollouts of a run that does not learn, the critic, and the actions counted."""
+    keep = Keep()
+    with SerialJob(config, callbacks=[keep]) as job:
+        for _ in range(n_round):
+            job.collect_round()
+        n_action = job.collector.metrics()['collect/agent_step']
+        model = job.learner.policy.state_dict()['model']
+        critic = job.learner.policy._model.compute_critic
+        assert model
+        return keep.seen, critic, n_action
+
+
+def advantages(entries: list[Entry], value: Callable[[int], float]) -> list[float]:
+    """GAE of the transitions of one agent in one rollout, backwards."""
+    found: list[float] = []
+    after = 0.0
+    for entry in reversed(entries):
+        next_value = 0.0
+        if entry.next_t != END:
+            next_value = value(int(entry.next_t))
+        is_end = entry.next_t == END or entry.is_cut
+        delta = entry.reward + GAMMA * next_value - value(entry.t)
+        after = delta + GAMMA * LAMBDA * (0.0 if is_end else after)
+        found.append(after)
+    return found[::-1]
+
+
+def check_rows(seen: Seen, critic: Any, expected: list[list[Entry]]) -> None:
+    """Checks a rollout with one row for each agent against the transitions of each."""
+    data = seen.rollout.data
+    assert seen.samples['adv'].shape[1] == len(expected)
+    for r, entries in enumerate(expected):
+
+        def value(t: int, r: int = r) -> float:
+            ids = [float(i == r) for i in range(3)]
+            return float(critic(torch.tensor([[float(t), float(r), *ids]])).detach())
+
+        n = len(entries)
+        assert data['obs'][:n, r, 0].tolist() == [entry.t for entry in entries]
+        assert data['obs'][:n, r, 1].tolist() == [r] * n
+        assert data['reward'][:n, r].tolist() == [entry.reward for entry in entries]
+        assert data['done'][:n, r].tolist() == [entry.next_t == END for entry in entries]
+        is_empty = seen.samples['weight'][:, r] == 0
+        assert is_empty.tolist() == [k >= n for k in range(len(is_empty))]
+        adv = seen.samples['adv'][:n, r].tolist()
+        wanted = advantages(entries, value)
+        assert all(math.isclose(x, y, rel_tol=1e-5, abs_tol=1e-5) for x, y in zip(adv, wanted, strict=True))
+
+
+def test_turns_of_whole_episodes(tmp_path):
+    seen, critic, n_action = collected(run_config(tmp_path, 'tests.agents.envs:Rota', 7), 2)
+    for each in seen:
+        check_rows(each, critic, [A, B, C])
+    assert n_action == 14  # one agent acts in each step
+
+
+def test_turns_over_ends_of_rollouts(tmp_path):
+    """Rollouts of 5 steps: 0 to 4; then 5, 6 and 0 to 2 of the next episode."""
+    seen, critic, n_action = collected(run_config(tmp_path, 'tests.agents.envs:Rota', 5), 2)
+    check_rows(seen[0], critic, [A, B[:1], C[:1]])
+    check_rows(seen[1], critic, [A, B[1:], C[1:]])
+    assert n_action == 10
+
+
+@pytest.mark.parametrize('autoreset', ['next_step', 'disabled'])
+def test_turns_with_other_resets(autoreset, tmp_path):
+    """With next_step an episode takes 8 steps, the last of which is the reset."""
+    n_step = {'next_step': 8, 'disabled': 7}[autoreset]
+    config = run_config(tmp_path, 'tests.agents.envs:Rota', n_step, env=dict(autoreset=autoreset))
+    seen, critic, n_action = collected(config, 2)
+    for each in seen:
+        check_rows(each, critic, [A, B, C])
+    assert n_action == 14
+
+
+def test_limit_of_steps_cuts_off_agents_that_wait(tmp_path):
+    """After 4 steps a has died; b and c are cut off, c after its own action in step 3, b while it waits."""
+    config = run_config(tmp_path, 'tests.agents.envs:Rota', 4, env=dict(max_episode_steps=4))
+    seen, critic, _ = collected(config, 2)
+    b = [Entry(1, 2**4 + 2**7 + 2**10, 4, is_cut=True)]
+    c = [Entry(3, 2**11, 4, is_cut=True)]
+    for each in seen:
+        check_rows(each, critic, [A, b, c])
+
+
+def test_deaths_and_births_of_a_parallel_env(tmp_path):
+    """See Clockwork: a acts in steps 0 and 1, b in 0 to 3, c in 2 to 4."""
+    a = [Entry(0, 1, 1), Entry(1, 8, END)]
+    b = [Entry(0, 2, 1), Entry(1, 16, 2), Entry(2, 128, 3), Entry(3, 1024, 4, is_cut=True)]
+    c = [Entry(2, 256, 3), Entry(3, 2048, 4), Entry(4, 16384, END)]
+    seen, critic, n_action = collected(run_config(tmp_path, 'tests.agents.envs:Clockwork', 5), 2)
+    for each in seen:
+        check_rows(each, critic, [a, b, c])
+    assert n_action == 18
+
+
+class Reborn(Clockwork):
+    """Agent a dies in step 1, and lives again in steps 3 and 4; b lives all the time."""
+
+    script = ('ab', 'ab', 'b', 'ab', 'ab', '')
+    ends = {(1, 'a'): True, (4, 'a'): False, (4, 'b'): True}  # noqa: RUF012
+
+
+def test_agent_that_comes_back_begins_an_episode_of_its_own(tmp_path):
+    a = [Entry(0, 1, 1), Entry(1, 8, END), Entry(3, 2**9, 4), Entry(4, 2**12, 5, is_cut=True)]
+    b = [Entry(t, 2 ** (3 * t + 1), t + 1) for t in range(4)] + [Entry(4, 2**13, END)]
+    seen, critic, _ = collected(run_config(tmp_path, Reborn, 5), 1)
+    check_rows(seen[0], critic, [a, b, []])
+    model = dict(recurrent=dict(cell='gru', hidden_size=4))
+    keep = Keep()
+    with SerialJob(run_config(tmp_path, Reborn, 5, dict(type='ppo', model=model, collect=dict(n_step=5), learn=dict(batch_size=5, sequence=dict(len=5)))), callbacks=[keep]) as job:
+        rollouts = job.collector.collect_by_name()
+        assert rollouts['shared' if 'shared' in rollouts else ''].data['is_first'][:, 0].tolist()[1:4] == [False, True, False]
+
+
+class Silent(Clockwork):
+    """Only b lives in step 0 and 1; nobody but c from then on."""
+
+    script = ('b', 'b', 'c', 'c', 'c', '')
+    ends = {(1, 'b'): True, (4, 'c'): True}  # noqa: RUF012
+
+
+def test_policy_whose_agents_are_idle_in_a_whole_rollout_learns_nothing_from_it(tmp_path):
+    """The agents of `quiet` are a, who never lives: all weights are 0, and no update may make a parameter nan."""
+    agents = dict(policies=dict(quiet={}, loud={}), mapping={'a': 'quiet', '*': 'loud'})
+    with SerialJob(run_config(tmp_path, Silent, 5, agents=agents)) as job:
+        before = {name: x.clone() for name, x in job.learners['quiet'].policy.state_dict()['model'].items()}
+        for _ in range(3):
+            job.iteration()
+        after = job.learners['quiet'].policy.state_dict()['model']
+        assert all(torch.equal(x, after[name]) for name, x in before.items())
+        loud = job.learners['loud'].policy.state_dict()['model']
+        assert all(x.isfinite().all() for x in loud.values())
+
+
+class Finite(Clockwork):
+    """Clockwork whose dead agents observe zeros, not nan."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        obs, *rest = super().step(actions)
+        return {agent: torch.tensor(x).nan_to_num(0).numpy() for agent, x in obs.items()}, *rest
+
+
+class LastWords(Clockwork):
+    """Clockwork in which the last observation of an agent that dies is nan."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        obs, rewards, terminated, *rest = super().step(actions)
+        for agent, is_dead in terminated.items():
+            if is_dead:
+                obs[agent] = obs[agent] * math.nan
+        return obs, rewards, terminated, *rest
+
+
+KINDS = {
+    'ppo': dict(type='ppo', learn=dict(batch_size=10, reward_norm=True, value_norm=True)),
+    'eager': dict(type='ppo', learn=dict(batch_size=10, executor='eager')),
+    'ppg': dict(type='ppg', learn=dict(batch_size=10, aux_freq=2, aux_batch_size=20)),
+    'lstm': dict(type='ppo', learn=dict(batch_size=10, sequence=dict(len=5)), model=dict(recurrent=dict(cell='lstm', hidden_size=4))),
+    'dqn': dict(type='dqn', learn=dict(batch_size=8)),
+}
+
+
+def trained(root, env, kind, poison=False):
+    """All tensors of the policy after three rounds. Args: poison: writes numbers into the rows of agents that neither act nor end."""
+    policy = dict(KINDS[kind])
+    policy['model'] = dict(obs_norm=True, hidden_sizes=[8]) | policy.get('model', {})
+    policy['collect'] = dict(n_step=5)
+    sections = {}
+    if kind == 'dqn':
+        sections['buffer'] = dict(n_sample=32)
+    config = run_config(root, env, 5, policy, **sections)
+    config['env']['collector_env_num'] = 2
+    config['env']['check'] = False
+    with SerialJob(config) as job:
+        collector = job.collector
+        fill = collector.fill_block
+
+        def poisoned() -> Any:
+            extras = fill()
+            columns = collector.block.obs[ROWS]
+            is_idle = (columns[..., [ACTS, TERMINATED, TRUNCATED]] == 0).all(-1)
+            collector.block.obs['of_shared'][is_idle] = 777.0
+            return extras
+
+        if poison:
+            collector.fill_block = poisoned
+        for _ in range(3):
+            job.iteration()
+        return job.learner.policy.state_dict()
+
+
+def tensors(tree, path=()):
+    if isinstance(tree, dict):
+        return {name: x for key, part in tree.items() for name, x in tensors(part, (*path, key)).items()}
+    if isinstance(tree, torch.Tensor):
+        return {path: tree}
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('env', [Clockwork, Finite])
+@pytest.mark.parametrize('kind', KINDS)
+def test_agents_that_do_not_act_change_no_bit(kind, env, tmp_path):
+    """Of dead agents Clockwork shows nan. With Finite numbers are written into the rows themselves."""
+    clean = tensors(trained(tmp_path / '1', Finite, kind))
+    assert any('norm' in str(path) or 'input' in str(path) for path in clean)
+    other = tensors(trained(tmp_path / '2', env, kind, poison=env is Finite))
+    assert [path for path, x in clean.items() if not torch.equal(x, other[path])] == []
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'dqn'])
+def test_nan_as_last_observation_of_the_dead_makes_no_parameter_nan(kind, tmp_path):
+    state = tensors(trained(tmp_path, LastWords, kind))
+    assert all(x.isfinite().all() for x in state.values() if x.is_floating_point())
+
+
+def test_script_of_turns_ends_as_it_says():
+    env = Rota()
+    env.reset()
+    acted = ''
+    while env.agents:
+        agent = env.agent_selection
+        if env.terminations[agent] or env.truncations[agent]:
+            env.step(None)
+        else:
+            acted += agent
+            env.step(0)
+    assert acted == 'abacbcc'
