@@ -64,7 +64,9 @@ class Keep:
 def run_config(root, env_id, n_step, policy=None, **sections):
     policy = policy or {}
     collect = dict(n_step=n_step, discount_factor=GAMMA, gae_lambda=LAMBDA)
-    defaults = dict(type='ppo', collect=collect, learn=dict(batch_size=n_step), eval=dict(n_episode=1), model=dict(hidden_sizes=[8]))
+    defaults = dict(
+        type='ppo', collect=collect, learn=dict(batch_size=n_step), eval=dict(n_episode=1), model=dict(hidden_sizes=[8])
+    )
     env = dict(id=env_id, collector_env_num=1, evaluator_env_num=1, vectorization='sync') | sections.pop('env', {})
     logger = dict(root=str(root), console='off', tensorboard=False, freq=1)
     return dict(max_env_step=1_000, logger=logger, env=env, policy=defaults | policy, **sections)
@@ -181,9 +183,21 @@ def test_agent_that_comes_back_begins_an_episode_of_its_own(tmp_path):
     check_rows(seen[0], critic, [a, b, []])
     model = dict(recurrent=dict(cell='gru', hidden_size=4))
     keep = Keep()
-    with SerialJob(run_config(tmp_path, Reborn, 5, dict(type='ppo', model=model, collect=dict(n_step=5), learn=dict(batch_size=5, sequence=dict(len=5)))), callbacks=[keep]) as job:
+    with SerialJob(
+        run_config(
+            tmp_path,
+            Reborn,
+            5,
+            dict(type='ppo', model=model, collect=dict(n_step=5), learn=dict(batch_size=5, sequence=dict(len=5))),
+        ),
+        callbacks=[keep],
+    ) as job:
         rollouts = job.collector.collect_by_name()
-        assert rollouts['shared' if 'shared' in rollouts else ''].data['is_first'][:, 0].tolist()[1:4] == [False, True, False]
+        assert rollouts['shared' if 'shared' in rollouts else ''].data['is_first'][:, 0].tolist()[1:4] == [
+            False,
+            True,
+            False,
+        ]
 
 
 class Silent(Clockwork):
@@ -229,7 +243,11 @@ KINDS = {
     'ppo': dict(type='ppo', learn=dict(batch_size=10, reward_norm=True, value_norm=True)),
     'eager': dict(type='ppo', learn=dict(batch_size=10, executor='eager')),
     'ppg': dict(type='ppg', learn=dict(batch_size=10, aux_freq=2, aux_batch_size=20)),
-    'lstm': dict(type='ppo', learn=dict(batch_size=10, sequence=dict(len=5)), model=dict(recurrent=dict(cell='lstm', hidden_size=4))),
+    'lstm': dict(
+        type='ppo',
+        learn=dict(batch_size=10, sequence=dict(len=5)),
+        model=dict(recurrent=dict(cell='lstm', hidden_size=4)),
+    ),
     'dqn': dict(type='dqn', learn=dict(batch_size=8)),
 }
 
