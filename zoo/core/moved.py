@@ -149,11 +149,11 @@ NAMES = {
 }
 """Module -> the names that it had, by the modules that have them now, in the form of `lazy_names`."""
 
+PASSES_END_BY = 'the slots stop_after and renew of an update (zoo.policy.slots)'
 GONE = {
     'zoo.core.registry': {'tool': 'zoo.core.registry.TOOL_REGISTRY.get(name)'},
-    'zoo.policy.options.passes': {
-        'InterruptedPasses': 'the slots stop_after and renew of an update, see zoo.policy.slots'
-    },
+    'zoo.policy.options.passes': {'InterruptedPasses': PASSES_END_BY},
+    'zoo.policy.passes': {'InterruptedPasses': PASSES_END_BY},
     'zoo.policy.sequences': {'learn_in_sequences': 'update.entries.fill(option, zoo.policy.sequences.sequences(cfg))'},
 }
 """Module -> the names that it had and that no other has now, with what takes their place."""
