@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.policy_envs import job_config
+from tests.policy_envs import job_config, rows
 from zoo import SerialJob, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 
@@ -96,3 +96,39 @@ def test_function_maps_agents_by_episode(tmp_path):
         # episodes begin with steps 0, 5, 10, 15; b is p's in episodes 0 and 2 of copy 0, and in 1 and 3 of copy 1
         assert real.sum(0).tolist() == [0, 4 + 4, 0, 0, 4 + 1, 0]
         assert set(data['reward'][real].tolist()) == {2.0, 16.0, 128.0, 1024.0}
+
+
+def test_actions_of_agents_count_as_env_steps(tmp_path):
+    """In the 5 steps of an episode agents act 2 + 2 + 2 + 2 + 1 = 9 times."""
+    config = config_of(tmp_path, count_by='agent')
+    config['max_env_step'] = 256
+    config['policy']['eval']['eval_freq'] = 100
+    config['checkpoint'] = dict(freq=100, keep_last=10)
+    result = serial_pipeline(config)
+    # 16 steps of 2 copies are 3 episodes and a step, 2 * (3 * 9 + 2) = 58 actions; 32 are 2 * (6 * 9 + 4) = 116; 48 are
+    # 2 * (9 * 9 + 6) = 174, and the next rollout may have up to 16 * 2 * 3 = 96, which is more than 256 - 174
+    assert result.env_step == 174
+    log = rows(result.run_dir)
+    updates = [row for row in log if 'collect/agent_step' in row]
+    assert [(row['env_step'], row['collect/agent_step']) for row in updates] == [(n, n) for n in (58, 116, 174)]
+    assert [row['env_step'] for row in log if 'eval/return_mean' in row] == [116, 174]
+    saved = sorted(path.name for path in (result.run_dir / 'checkpoints').glob('step_*'))
+    assert [int(name.partition('_')[2].partition('.')[0]) for name in saved] == [116, 174]
+    # a resume begins new episodes: 58 actions more, and 300 - 232 is less than 96
+    again = serial_pipeline(resume=result.run_dir, max_env_step=300)
+    assert again.env_step == 232
+    assert rows(again.run_dir)[-2]['collect/agent_step'] == 232
+
+
+def test_actions_of_agents_continue_after_a_resume_that_counts_steps_of_envs(tmp_path):
+    first = serial_pipeline(config_of(tmp_path) | dict(max_env_step=32))
+    again = serial_pipeline(resume=first.run_dir, max_env_step=64)
+    assert (first.env_step, again.env_step) == (32, 64)
+    assert [row['collect/agent_step'] for row in rows(again.run_dir) if 'collect/agent_step' in row] == [58, 116]
+
+
+def test_rounds_of_a_run_that_counts_agents(tmp_path):
+    with SerialJob(config_of(tmp_path, count_by='agent')) as job:
+        assert (job.step_per_iteration, job.n_iteration) == (96, 0)
+        job.iteration()
+        assert (job.env_step, job.n_iteration, job.done) == (58, 1, True)  # 58 + 96 > 128

@@ -151,9 +151,11 @@ class AgentCollector(Collector):
     """Makes the rollout of each policy from steps of envs of several agents.
 
     Args: layout: of the envs; modes: of every policy, by its name in the layout; learner_of: the names of their learners;
-      trained: the policies that get rollouts; others: as of `Collector`.
-    Attributes: agent_step: actions of agents so far.
+      trained: the policies that get rollouts; counts_agents: whether env steps are actions of agents, not steps of envs;
+      others: as of `Collector`.
     """
+
+    agent_step: int
 
     def __init__(
         self,
@@ -164,6 +166,7 @@ class AgentCollector(Collector):
         trained: Sequence[str],
         infos: InfoKeys = NO_NUMBERS,
         first: int = 0,
+        counts_agents: bool = False,
     ) -> None:
         super().__init__(envs, joint_mode(layout, modes, envs[0].action_space), infos, first)
         self._layout = layout
@@ -173,6 +176,9 @@ class AgentCollector(Collector):
         self._pending: dict[str, Pending | None] = dict.fromkeys(modes)
         self._initial: dict[str, State] = {}
         self.returns = AgentReturns(layout, self.n_env)
+        self._counts_agents = counts_agents
+        if counts_agents:
+            self.step_per_row = len(layout.agents)
         self.agent_step = 0
         self._n_acted = self._n_row = 0  # since the last line of the log
 
@@ -199,14 +205,16 @@ class AgentCollector(Collector):
             for name, pending in self._pending.items():
                 n = len(self._layout.group(name).slots)
                 drop_pending(pending, slice(copies.start * n, copies.stop * n))
-        n_transition = self.n_transition()
+        n_step = self.n_transition()
         steps = self.record(extras)
         gained = outcomes(self.block.obs[ROWS], extras.finals)
         owners = self._owners()
         self.returns.record(gained[..., REWARD], steps, owners)
         rollouts = {name: self._rollout_of(name, extras, steps, gained, owners) for name in self._learner_of}
-        self._count_actions(steps)
-        self.env_step += n_transition
+        n_acted = self._count_actions(steps)
+        if self._counts_agents:
+            n_step = n_acted
+        self.env_step += n_step
         self.collect_iter += 1
         return {learner: rollouts[name] for name, learner in self._learner_of.items()}
 
@@ -219,8 +227,8 @@ class AgentCollector(Collector):
             acting.see(len(self.block.rows))
         return torch.cat([acting.owners for acting in actings], 1)
 
-    def _count_actions(self, timestep: Timestep) -> None:
-        """Counts the actions of agents in a rollout."""
+    def _count_actions(self, timestep: Timestep) -> int:
+        """Counts the actions of agents in a rollout; returns their number."""
         acts = self.block.obs[ROWS][:-1, ..., ACTS] > 0
         if timestep.is_reset is not None:
             acts = acts & ~timestep.is_reset.unsqueeze(-1)
@@ -228,6 +236,7 @@ class AgentCollector(Collector):
         self.agent_step += n_acted
         self._n_acted += n_acted
         self._n_row += acts.numel()
+        return n_acted
 
     def _rollout_of(
         self, name: str, extras: RolloutExtras, timestep: Timestep, gained: Tensor, owners: Tensor | None

@@ -54,5 +54,7 @@ class AgentsConfig(Section):
         "its agents), an agent, or 'team' (the sum over all agents); null: the only policy that learns, else team",
     )
     count_by: Literal['env', 'agent'] = Field(
-        'env', description='what env steps count: steps of envs, or actions of agents'
+        'env',
+        description='what env steps count in max_env_step, eval_freq, checkpoint.freq and schedules: steps of envs, or actions '
+        'of agents',
     )

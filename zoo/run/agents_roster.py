@@ -184,7 +184,10 @@ class AgentsRoster(Roster):
         for name, actor in self._actors.items():
             by_policy[name] = as_collect_mode(actor.mode, name, self._cfg.seed, n_step, actor.draws)
         in_order = {name: by_policy[name] for name in self._layout.policies}
-        return AgentCollector(self._layout, envs, in_order, self._learner_of, self._trained, infos, first)
+        counts_agents = self._cfg.agents.count_by == 'agent'
+        return AgentCollector(
+            self._layout, envs, in_order, self._learner_of, self._trained, infos, first, counts_agents
+        )
 
     def evaluator(
         self,

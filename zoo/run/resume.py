@@ -91,20 +91,20 @@ def _learner_state(job: RunView, learner: Learner, is_whole: bool) -> dict[str, 
     """The state of a learner, with the counters of the run."""
     collector = job.collector
     progress = job.progress
-    return {
-        **learner.state_dict(with_memory=job.cfg.checkpoint.aux_memory and is_whole),
-        'counter': {
-            'env_step': collector.env_step,
-            'collect_iter': collector.collect_iter,
-            'episode': collector.episodes.n_episode,
-            'reset': collector.episodes.n_reset,
-            'sample': int(learner.n_sample),
-            'eval_step': progress.eval_step,
-            'best_return': progress.best_return,
-            'last_return': progress.last_return,
-            'wall_s': job.wall_s,
-        },
+    counter = {
+        'env_step': collector.env_step,
+        'collect_iter': collector.collect_iter,
+        'episode': collector.episodes.n_episode,
+        'reset': collector.episodes.n_reset,
+        'sample': int(learner.n_sample),
+        'eval_step': progress.eval_step,
+        'best_return': progress.best_return,
+        'last_return': progress.last_return,
+        'wall_s': job.wall_s,
     }
+    if collector.agent_step is not None:
+        counter['agent_step'] = collector.agent_step
+    return {**learner.state_dict(with_memory=job.cfg.checkpoint.aux_memory and is_whole), 'counter': counter}
 
 
 def _learner_meta(job: RunView, learner: Learner, cfg: JobConfig) -> dict[str, Any]:
@@ -143,6 +143,8 @@ def restore(
     collector.episodes.n_reset = counter.episode
     if counter.reset is not None:
         collector.episodes.n_reset = counter.reset
+    if collector.agent_step is not None and counter.agent_step is not None:
+        collector.agent_step = counter.agent_step
     return Progress(
         eval_step=counter.eval_step,
         save_step=counter.env_step,

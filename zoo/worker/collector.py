@@ -49,8 +49,13 @@ class Collector:
         while envs step asynchronously) while another steps.
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
-    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does.
+    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does;
+      step_per_row: the most env steps that a row of the block counts; agent_step: actions of agents so far, None where
+      an env has one agent.
     """
+
+    step_per_row = 1
+    agent_step: int | None = None
 
     def __init__(
         self, envs: Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS, first: int = 0

@@ -80,8 +80,9 @@ class Counter(Strict):
     best_return: Return | None
     last_return: Return | None
     wall_s: Annotated[float, Field(ge=0)]
-    reset: Count | None = None  # these two are not in older checkpoints
+    reset: Count | None = None  # this and what follows are not in older checkpoints
     sample: Count | None = None
+    agent_step: Count | None = None  # of envs of several agents
 
 
 class SavedState(Strict):

@@ -119,13 +119,20 @@ class RunView(Protocol):
     @property
     def n_iteration(self) -> int:
         """Completed rounds of collecting and learning, those before a resume included."""
-        n_step = self.collector.collect_iter * self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
-        return n_step // self.step_per_iteration
+        return self.collector.collect_iter * self.step_per_rollout // self.step_per_iteration
+
+    @property
+    def step_per_rollout(self) -> int:
+        """The most env steps of a rollout of all ranks: its rows, those that only reset an env included.
+
+        With agents.count_by=agent every row counts once for each agent.
+        """
+        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num * self.collector.step_per_row
 
     @property
     def step_per_iteration(self) -> int:
-        """Env steps of an iteration, here of one rollout, counting rows that only reset an env."""
-        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
+        """The most env steps of an iteration, here of one rollout."""
+        return self.step_per_rollout
 
     @property
     def done(self) -> bool:
