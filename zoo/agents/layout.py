@@ -42,7 +42,7 @@ ROWS = 'rows'
 """Entry of a table with the columns of each agent, [A, N_COLUMN]."""
 ACTS, BEGINS, REWARD, TERMINATED, TRUNCATED, EPISODE = range(6)
 """Columns of ROWS: the agent acts on what its row shows; its episode begins with it; what the last step gave it; the number of
-the episode of its copy, from 0."""
+the episode of its copy, from 0, where a function maps agents to policies, else 0."""
 N_COLUMN = 6
 ALL = 'of all'
 """Entry of a table with the rows of all agents, where a function maps agents to policies."""

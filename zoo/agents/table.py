@@ -122,7 +122,8 @@ class TableEnv(gymnasium.Env):
 
     def _clear_columns(self) -> None:
         self._columns[:] = 0.0
-        self._columns[:, EPISODE] = self._episode
+        if self.layout.mapping is not None:  # nothing else depends on the number of the episode
+            self._columns[:, EPISODE] = self._episode
 
     def _earn(self, rewards: Mapping[str, float]) -> float:
         """Writes the rewards of a step; returns the part of the score."""
