@@ -52,6 +52,7 @@ EXTRA_OF_ENV = {
     'envpool': 'envpool',
     'minatar': 'minatar',
     'minigrid_memory': 'envpool',
+    'mpe2': 'mpe2',
     'procgen': 'envpool',
 }
 
@@ -383,13 +384,18 @@ def test_bundled_config_is_a_script_is_found_by_name_and_named_after_itself(path
     name = path.stem.removesuffix('_config')
     config = resolve_config(name)
     assert config.exp_name == name
-    assert name.endswith(f'_{config.policy.type}')
+    kind = config.policy.type
+    if config.agents.state != 'off':  # with a central critic
+        kind = f'ma{kind}'
+    assert name.endswith(f'_{kind}')
     main = ast.parse(path.read_text(encoding='utf-8')).body[-1]
     script = "if __name__ == '__main__':\n    from zoo import serial_pipeline\n    serial_pipeline(config)"
     assert ast.unparse(main) == script
     # named after the env; in a family of games after the game, or after the family if the user chooses the game
-    names = {re.sub(r'-v\d+$', '', env or '').replace('-', '').lower() for env in (config.env.id, config.env.game)}
-    stem = name.removesuffix(f'_{config.policy.type}').replace('_', '')  # the name of a variant may follow
+    in_code = re.search(r'(\w+?)(?:_v\d+)?:', config.env.id)  # the name of the module, or of the class
+    ids = [config.env.id, config.env.game, *(in_code.groups() if in_code else []), config.env.id.rpartition(':')[2]]
+    names = {re.sub(r'-v\d+$', '', env or '').replace('-', '').lower() for env in ids}
+    stem = name.removesuffix(f'_{kind}').replace('_', '')  # the name of a variant may follow
     assert any(env and stem.startswith(env.replace('_', '')) for env in names)
 
 
@@ -410,7 +416,15 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     config['logger'] = {'tensorboard': False, 'console': 'off'}
     result = serial_pipeline(config, max_env_step=one_rollout)
     assert 0.9 * one_rollout < result.env_step <= one_rollout  # rows that only reset an env are no env steps
-    assert result.train_iter == steps_per_rollout(resolved)
+    assert result.train_iter == steps_per_rollout(resolved) * N_AGENT.get(name_of(path), 1)
+
+
+N_AGENT = {'simple_spread_ppo': 3, 'simple_spread_mappo': 3}
+"""The agents whose rows one policy learns from, by config."""
+
+
+def name_of(path: Path) -> str:
+    return path.stem.removesuffix('_config')
 
 
 def shrink(config: dict) -> None:
