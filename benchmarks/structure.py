@@ -169,6 +169,7 @@ FOUND_BY_REGISTRATION = (
     'zoo.buffer',
     'zoo.run.log',
     'zoo.tools.cli',
+    'zoo.agents.games',
 )
 """Modules that import components so that they are registered; a component that only they import is no slice."""
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zoo.run.log.sinks import Sink as Sink
     from zoo.run.observers.base import Callback as Callback
     from zoo.run.observers.stop_rules import StopRule as StopRule
-    from zoo.run.policy_file import load_policy as load_policy
+    from zoo.run.policy_file import load_policies as load_policies, load_policy as load_policy
     from zoo.run.result import TrainResult as TrainResult
     from zoo.tools.imitation.demonstrations import (
         record_demonstrations as record_demonstrations,
@@ -78,7 +78,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.log.sinks': 'Sink',
         'zoo.run.observers.base': 'Callback',
         'zoo.run.observers.stop_rules': 'StopRule',
-        'zoo.run.policy_file': 'load_policy',
+        'zoo.run.policy_file': 'load_policies load_policy',
         'zoo.run.result': 'TrainResult',
         'zoo.tools.imitation.demonstrations': 'record_demonstrations save_demonstrations',
         'zoo.tools.imitation.pretrain': 'pretrain',

@@ -64,22 +64,30 @@ class AgentTally(Tally):
         super().__init__(quota, *args)
         self._layout = layout
         self._of_episodes: list[list[np.ndarray]] = [[] for _ in quota]
+        self._owners: Owners | None = None
+        if layout.mapping is not None:
+            self._owners = Owners(layout, len(quota), 0)
+        self._owned: list[list[np.ndarray]] = [[] for _ in quota]  # the policy of each agent in each episode
 
     def begin(self) -> None:
         super().begin()
         self._of_agents = np.zeros((len(self.plays), len(self._layout.agents)))
 
     def record(self, timestep: Timestep) -> None:
-        gained = timestep.obs[ROWS][..., REWARD].numpy(force=True).copy()
+        columns = timestep.obs[ROWS].cpu().clone()
         if timestep.final_index is not None and timestep.final_obs is not None:
-            gained[timestep.final_index.numpy()] = timestep.final_obs[ROWS][..., REWARD].numpy()
-        self._of_agents += gained
+            columns[timestep.final_index] = timestep.final_obs[ROWS]
+        self._of_agents += columns[..., REWARD].numpy()
+        if self._owners is not None:
+            self._now = self._owners.see(columns).numpy()
         super().record(timestep)
         self._of_agents[(timestep.terminated | timestep.truncated).numpy(force=True)] = 0.0
 
     def _count(self, b: int, is_cut: bool, numbers: Mapping[str, float]) -> None:
         super()._count(b, is_cut, numbers)
         self._of_episodes[b].append(self._of_agents[b].copy())
+        if self._owners is not None:
+            self._owned[b].append(self._now[b].copy())
 
     def evaluation(self) -> Evaluation:
         whole = super().evaluation()
@@ -88,13 +96,32 @@ class AgentTally(Tally):
         agents = {name: returns[:, i].tolist() for i, name in enumerate(layout.agents)}
         learners = {}
         if len(layout.groups) > 1:
-            learners = {
-                group.policy: Evaluation(returns[:, list(group.slots)].mean(1).tolist(), whole.lengths, whole.cut)
-                for group in layout.groups
-            }
+            learners = self._of_policies(returns, whole)
         if len(agents) == 1:
             agents = {}
         return whole._replace(learners=learners, agents=agents)
+
+    def _of_policies(self, returns: np.ndarray, whole: Evaluation) -> dict[str, Evaluation]:
+        """The evaluation of each policy: the mean over its agents, in the episodes in which it had some."""
+        groups = self._layout.groups
+        plays = np.zeros((len(groups), *returns.shape), bool)  # which agents each policy played
+        if self._owners is None:
+            for i, group in enumerate(groups):
+                plays[i][:, list(group.slots)] = True
+        else:
+            owned = np.array([row for of_env in self._owned for row in of_env])
+            plays[:] = owned == np.arange(len(groups)).reshape(-1, 1, 1)
+        cut = list(whole.cut) or [False] * len(returns)
+        found = {}
+        for group, mine in zip(groups, plays, strict=True):
+            episodes = mine.any(1).nonzero()[0].tolist()
+            if episodes:
+                found[group.policy] = Evaluation(
+                    [float(returns[i][mine[i]].mean()) for i in episodes],
+                    [whole.lengths[i] for i in episodes],
+                    [cut[i] for i in episodes],
+                )
+        return found
 
 
 class _EvalRows:

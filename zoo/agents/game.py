@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from zoo.env.errors import BrokenContractError
+
+NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+
 
 class End(NamedTuple):
     """The end of an agent: its last observation, and whether the state that it reached is terminal (else it is cut off)."""
@@ -79,3 +83,22 @@ class AgentGame(ABC):
     def close(self) -> None:
         """Closes the env."""
         self.env.close()
+
+
+def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> float:
+    """A reward as a number, of any type. Args: weights: of the numbers of a vector reward. Raises: BrokenContractError."""
+    if type(reward) in NUMBERS:
+        return float(reward)
+    values = np.asarray(reward)
+    if values.dtype.kind not in 'fiub':
+        raise BrokenContractError(f'the reward of agent {agent!r} is {reward!r:.60}', 'a number', 'correct the env')
+    if values.size == 1:
+        return float(values.reshape(-1)[0])
+    if weights is None or values.shape != (len(weights),):
+        have = len(weights or ())
+        raise BrokenContractError(
+            f'the reward of agent {agent!r} has {values.size} numbers, env.reward_weights {have}',
+            'as many weights as numbers',
+            'set env.reward_weights',
+        )
+    return float(np.dot(values, weights))

@@ -5,20 +5,19 @@ Envs are told by their methods; no library of envs is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from zoo.agents.game import AgentGame, End, Turn
+from zoo.agents.game import AgentGame, End, Turn, number
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError
 from zoo.env.given import counts_agents, has_several_agents
 from zoo.env.make import env_name, make_source
 
-NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 UNSEEDED = ('shimmy',)
 """Packages whose envs draw from the system where a reset has no seed."""
 
@@ -59,25 +58,6 @@ def game_of(env: Any, name: str) -> AgentGame | None:
             'agents that there may be.'
         )
     return None
-
-
-def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> float:
-    """A reward as a number, of any type. Args: weights: of the numbers of a vector reward. Raises: BrokenContractError."""
-    if type(reward) in NUMBERS:
-        return float(reward)
-    values = np.asarray(reward)
-    if values.dtype.kind not in 'fiub':
-        raise BrokenContractError(f'the reward of agent {agent!r} is {reward!r:.60}', 'a number', 'correct the env')
-    if values.size == 1:
-        return float(values.reshape(-1)[0])
-    if weights is None or values.shape != (len(weights),):
-        have = len(weights or ())
-        raise BrokenContractError(
-            f'the reward of agent {agent!r} has {values.size} numbers, env.reward_weights {have}',
-            'as many weights as numbers',
-            'set env.reward_weights',
-        )
-    return float(np.dot(values, weights))
 
 
 class PettingZooGame(AgentGame):

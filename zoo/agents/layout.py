@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zoo.agents.actors import kind_of
 from zoo.agents.config import AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
@@ -153,6 +154,24 @@ def batched(space: Space, n: int) -> Space:
 def policy_names(cfg: AgentsConfig) -> tuple[str, ...]:
     """The names of the policies of a section agents."""
     return tuple(cfg.policies) or (SHARED,)
+
+
+def trained_policies(cfg: AgentsConfig) -> tuple[str, ...]:
+    """The names of the policies that learn. Raises: ConfigError for one that cannot, or does not exist."""
+    names = policy_names(cfg)
+    able = [name for name in names if kind_of(cfg.policies.get(name)) is None]
+    if cfg.train is None:
+        return tuple(able)
+    for name in cfg.train:
+        if name not in names:
+            close = closest(name, names)
+            hint = f'did you mean {close[0]!r}?' if close else f'policies are {", ".join(names)}.'
+            raise ConfigError(f'agents.train has {name!r}, which is no policy of agents.policies; {hint}')
+        if name not in able:
+            raise ConfigError(f'agents.train has {name!r} but that policy has nothing to learn; leave it out.')
+    if not cfg.train:
+        raise ConfigError('agents.train is [] but a run trains one policy or more; name one, or leave it out.')
+    return tuple(name for name in names if name in cfg.train)
 
 
 def policy_of_agents(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]:

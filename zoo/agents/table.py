@@ -34,7 +34,7 @@ from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiDiscrete, Raw, Spa
 from zoo.env.adapter import gymnasium_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError
-from zoo.env.make import env_name
+from zoo.env.make import env_name, find_env
 
 Buffer = Any
 """The memory of the rows of a group: an array [S, ...], or a dict of such."""
@@ -402,7 +402,7 @@ def _taker(space: Space) -> Callable[[Any, int], Any]:
 class TableMaker:
     """Makes the tables of an env of several agents, one per call; of the section env it takes id, game, kwargs and limits.
 
-    Attributes: env_name: the name of the env in messages.
+    Attributes: env_name: the name of the env in messages; maker: what makes the env itself.
     """
 
     def __init__(self, cfg: EnvConfig, layout: Layout) -> None:
@@ -410,5 +410,13 @@ class TableMaker:
         self._layout = layout
         self.env_name = env_name(cfg)
 
-    def __call__(self) -> TableEnv:
-        return TableEnv(make_game(self._cfg), self._layout, self._cfg.max_episode_steps)
+    @property
+    def maker(self) -> Any:
+        return find_env(self._cfg.id, self._cfg.game)
+
+    def __call__(self, **kwargs: Any) -> TableEnv:
+        """Makes an env. Args: kwargs: for the env, in addition to env.kwargs, e.g. render_mode."""
+        cfg = self._cfg
+        if kwargs:
+            cfg = cfg.model_copy(update={'kwargs': {**cfg.kwargs, **kwargs}})
+        return TableEnv(make_game(cfg), self._layout, cfg.max_episode_steps)

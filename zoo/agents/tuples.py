@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zoo.agents.game import AgentGame, End, Turn
-from zoo.agents.games import number
+from zoo.agents.game import AgentGame, End, Turn, number
 from zoo.env.errors import BrokenContractError
 
 

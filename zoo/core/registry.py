@@ -283,13 +283,14 @@ TOOL_REGISTRY: Registry[Any] = Registry(
     'tool',
     'zoo.library_tools',
     {
+        'zoo.run.agents_player': 'agents_player',
         'zoo.tools.export.write': 'export_policy',
         'zoo.tools.media.recording': 'videos',
         'zoo.tools.media.video': 'video_preview',
         'zoo.tools.results.plot': 'html_of_run plot_run',
     },
 )
-"""What methods of the library, such as `Policy.export`, call of zoo/tools, the layer above it."""
+"""What the library, as in `Policy.export`, calls of layers above it, most of it of zoo/tools."""
 COMPONENTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
     'policy.learn.proximal': PROXIMAL_REGISTRY,

@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from zoo.agents.actors import (
-    FUNCTION,
-    RANDOM,
-    Actor,
-    as_collect_mode,
-    check_actor,
-    function_mode,
-    kind_of,
-    load_function,
-    random_mode,
-)
+from zoo.agents.actors import as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
-from zoo.agents.games import make_game
-from zoo.agents.layout import STATE, Layout, layout_of, policy_names
-from zoo.agents.table import TableMaker
+from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
+from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
 from zoo.config.section import ConfigError, fields_of, plain, validate
-from zoo.core.errors import UserError, closest, shown
+from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
-from zoo.env.calls import env_call
-from zoo.env.config import env_config
-from zoo.env.make import env_name
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
+from zoo.run.agents_player import AgentsPlayer, actors_of
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import learner_file, load_checkpoint
 from zoo.run.config import fill_schedules, frozen_config, job_schema, resolve_config
 from zoo.run.learner import SINGLE, config_of_learner
-from zoo.run.policy_file import load_policy
 from zoo.run.roster import Roster
 from zoo.worker.collector import Collector
-from zoo.worker.evaluator import Evaluator
+from zoo.worker.evaluator import Evaluator, Player
 from zoo.worker.infos import InfoKeys
 
 logger = logging.getLogger(__name__)
 
-OF_SINGLE_ENVS: dict[str, Any] = {
-    'window': 1,
-    'prev_action': False,
-    'prev_reward': False,
-    'action_bins': None,
-    'drop_obs': [],
-    'info_columns': [],
-}
-"""Keys of the section env that change what one agent sees or does, and their values without effect."""
 OF_POLICIES = ('type', 'model', 'learn', 'collect', 'eval', 'device', 'n_thread')
 
 
@@ -68,16 +41,16 @@ class AgentsRoster(Roster):
     """
 
     def __init__(self, cfg: JobConfig) -> None:
-        _refuse_keys_of_single_envs(cfg.env)
+        refuse_keys_of_single_envs(cfg.env)
         self._cfg = cfg
         names = policy_names(cfg.agents)
-        self._trained = _trained(cfg.agents, names)
-        self._layout = self._look(cfg)
+        self._trained = trained_policies(cfg.agents)
+        self._layout = look_at_agents(cfg.env, cfg.agents)
         learners = [name for name in names if kind_of(cfg.agents.policies.get(name)) is None]
         self._learner_of = {name: name for name in learners}
         if len(learners) == 1:
             self._learner_of = {learners[0]: SINGLE}
-        self._actors = {name: self._actor(name) for name in names if name not in learners}
+        self._actors = actors_of(cfg.agents, self._layout, cfg.env.action_mode)
         self._policy_of = {learner: policy for policy, learner in self._learner_of.items()}
         self._configs: dict[int, dict[str, JobConfig]] = {}
         if cfg.agents == AgentsConfig():
@@ -87,12 +60,6 @@ class AgentsRoster(Roster):
     def layout(self) -> Layout:
         """The rows of the env."""
         return self._layout
-
-    def _look(self, cfg: JobConfig) -> Layout:
-        name = env_name(cfg.env)
-        game = make_game(cfg.env)
-        with closing(game), env_call(f'env {name!r}, in a reset to look at its agents'):
-            return layout_of(game, cfg.agents, name, self._trained, cfg.env.action_mask)
 
     def _say_defaults(self) -> None:
         layout = self._layout
@@ -156,18 +123,7 @@ class AgentsRoster(Roster):
         return group.obs_space, group.action_space
 
     def env(self, section: EnvConfig) -> EnvConfig:
-        _refuse_keys_of_single_envs(section)
-        inner = env_config(section)
-        changes: dict[str, Any] = {
-            'id': TableMaker(inner, self._layout),
-            'game': None,
-            'kwargs': {},
-            'max_episode_steps': None,
-            'wrappers': [],
-            'reward_weights': None,
-            'action_mask': 'off',
-        }
-        return section.model_copy(update=changes)
+        return table_section(section, self._layout)
 
     def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
         wanted = [_leaves(space) for space in self._layout.table_spaces()]
@@ -213,69 +169,14 @@ class AgentsRoster(Roster):
             infos=infos,
         )
 
-    def _actor(self, name: str) -> Actor:
-        """The policy of agents that has nothing to learn. Raises: ConfigError; CheckpointError of a saved run."""
-        differs = self._cfg.agents.policies[name]
-        check_actor(name, differs)
-        group = self._layout.group(name)
-        kind = kind_of(differs)
-        if kind == RANDOM:
-            return Actor(random_mode(group.action_space, self._cfg.env.action_mode), draws=True)
-        if kind == FUNCTION:
-            return Actor(function_mode(load_function(name, differs['act']), name), draws=False)
-        policy = load_policy(saved_file(differs['path'], differs.get('policy')))
-        if (policy.obs_space, policy.action_space) != (group.obs_space, group.action_space):
-            raise UserError(
-                f'agents.policies.{name}: the policy of {differs["path"]} takes {space_words(policy.obs_space)} and gives '
-                f'{space_words(policy.action_space)} but its agents have {space_words(group.obs_space)} and '
-                f'{space_words(group.action_space)}; use a run with the same agents.id, agents.state and agents.pad'
-            )
-        return Actor(policy.eval_mode, draws=not differs.get('deterministic', False))
+    def player(self, policies: Mapping[str, Policy]) -> Player:
+        by_policy = {self._policy_of[learner]: policy for learner, policy in policies.items()}
+        return AgentsPlayer(by_policy, self._cfg.agents)
 
 
 def _leaves(space: Space) -> dict[str, str]:
     """The leaves of a space in words, without bounds."""
     return {name: f'{type(leaf).__name__} {leaf.shape}' for name, leaf in leaf_spaces(space)}
-
-
-def _trained(cfg: AgentsConfig, names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the policies that learn. Raises: ConfigError for one that cannot, or does not exist."""
-    able = [name for name in names if kind_of(cfg.policies.get(name)) is None]
-    if cfg.train is None:
-        return tuple(able)
-    for name in cfg.train:
-        if name not in names:
-            close = closest(name, names)
-            hint = f'did you mean {close[0]!r}?' if close else f'policies are {", ".join(names)}.'
-            raise ConfigError(f'agents.train has {name!r}, which is no policy of agents.policies; {hint}')
-        if name not in able:
-            raise ConfigError(f'agents.train has {name!r} but that policy has nothing to learn; leave it out.')
-    if not cfg.train:
-        raise ConfigError('agents.train is [] but a run trains one policy or more; name one, or leave it out.')
-    return tuple(name for name in names if name in cfg.train)
-
-
-def saved_file(path: str, policy: str | None) -> Path:
-    """The checkpoint of a policy of a run. Args: path: a run folder or a checkpoint; policy: of one with several.
-
-    Raises: UserError if the path does not exist.
-    """
-    if not os.path.exists(path):
-        raise UserError(f'agents.policies names the run {shown(str(path))}, which does not exist; name a run folder')
-    file = load_checkpoint(path).path
-    if policy is None:
-        return file
-    return learner_file(file, policy)
-
-
-def _refuse_keys_of_single_envs(env: EnvConfig) -> None:
-    for key, value in OF_SINGLE_ENVS.items():
-        given = env.get(key)
-        if given not in (value, None):
-            raise ConfigError(
-                f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
-                'it out.'
-            )
 
 
 def _with_schedules(data: dict[str, Any], max_env_step: int) -> dict[str, Any]:

@@ -262,7 +262,7 @@ class RunBuilder:
             self._sinks = make_sinks(cfg.logger)
             self._on_evaluation = on_evaluation
             if cfg.logger.video_freq:
-                self._videos = TOOL_REGISTRY.get('videos')(cfg)
+                self._videos = TOOL_REGISTRY.get('videos')(cfg, roster)
 
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""

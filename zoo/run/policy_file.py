@@ -11,10 +11,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
+from zoo.agents.actors import kind_of
+from zoo.agents.layout import SHARED
 from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, closest
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
 from zoo.env import EnvConfig
@@ -38,6 +40,7 @@ from zoo.run.checkpoint import (
     check_saved_modes,
     check_sizes,
     fit_state,
+    learner_file,
     load_checkpoint,
     malformed,
     save_checkpoint,
@@ -122,6 +125,7 @@ def load_policy(
     *,
     fields: Literal['all'] | Sequence[Mode] = ('eval',),
     only: Sequence[str] | None = None,
+    policy: str | None = None,
 ) -> Policy:
     """Loads the policy of a checkpoint, its file, or a run folder. With eval mode, `policy.act(obs)` acts as in evaluation.
 
@@ -133,8 +137,9 @@ def load_policy(
         learning are restored too, so that learning continues as if it had not stopped.
       only: patterns of names of parameters, e.g. ['actor_*']: only these are loaded, if they fit, all others keep their
         initial values; the log says which.
+      policy: the name of one of the policies of a run with several agents; None: the first one.
     Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
-      matches nothing.
+      matches nothing, or the run has no policy of that name.
     """
     if fields == 'all':
         fields = MODES
@@ -147,6 +152,70 @@ def load_policy(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_checkpoint(checkpoint)
     run = saved_run(checkpoint)
+    if policy is not None:
+        checkpoint = checkpoint_of_policy(checkpoint, policy)
+        run = saved_run(checkpoint)
+    elif len(run.learners) > 1:
+        names = ', '.join(run.learners)
+        logger.info('%s has the policies %s: the first one is loaded; policy=NAME loads another', run.path, names)
+    return _load(run, device, trust, model, modes, only)
+
+
+def load_policies(
+    path: str | os.PathLike[str] | Checkpoint,
+    device: str | None = None,
+    trust: Trust = (),
+    *,
+    fields: Literal['all'] | Sequence[Mode] = ('eval',),
+) -> dict[str, Policy]:
+    """Loads all policies of a run with several agents, by name, in the order of its config; `evaluate` takes them together.
+
+    Args and raises: as of `load_policy`.
+    """
+    checkpoint = path
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = load_checkpoint(checkpoint)
+    return {
+        name: load_policy(checkpoint, device, trust, fields=fields, policy=name)
+        for name in saved_policies(saved_run(checkpoint))
+    }
+
+
+def saved_policies(run: SavedRun) -> tuple[str, ...]:
+    """The names of the policies of a run, in the order of its config; the only one of a run with one agent is ''."""
+    if len(run.learners) > 1:
+        return run.learners
+    policies = (run.config.get('agents') or {}).get('policies') or {}
+    return tuple(name for name, differs in policies.items() if kind_of(differs) is None) or run.learners
+
+
+def checkpoint_of_policy(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """The checkpoint of one of the policies of a run, from the main one. Raises: UserError if it has no such policy."""
+    run = saved_run(checkpoint)
+    names = saved_policies(run)
+    if name not in names and not (len(names) == 1 and name == SHARED):
+        known = [each for each in names if each]
+        has = f'it has {", ".join(known)}'
+        if not known:
+            has = 'its only one has no name: leave policy out'
+        close = closest(name, known)
+        if close:
+            has += f'; did you mean {close[0]!r}?'
+        raise UserError(f'{run.path} has no policy {name!r}: {has}')
+    if len(names) == 1 or name == run.learners[0]:
+        return checkpoint
+    return load_checkpoint(learner_file(run.path, name))
+
+
+def _load(
+    run: SavedRun,
+    device: str | None,
+    trust: Trust,
+    model: nn.Module | None,
+    modes: Sequence[Mode],
+    only: Sequence[str] | None,
+) -> Policy:
+    """Builds a policy from its checkpoint, with its state; see `load_policy`."""
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):

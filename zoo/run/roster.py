@@ -12,7 +12,7 @@ from zoo.run.base_config import JobConfig
 from zoo.run.learner import SINGLE
 from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import refuse_other_spaces
-from zoo.worker.evaluator import Evaluator
+from zoo.worker.evaluator import Evaluator, Player
 from zoo.worker.infos import InfoKeys
 
 
@@ -75,6 +75,11 @@ class Roster:
         """
         (mode,) = modes.values()
         return Evaluator(env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos)
+
+    def player(self, policies: Mapping[str, Policy]) -> Player:
+        """The policies as recordings take them. Args: policies: of all learners, by name."""
+        (policy,) = policies.values()
+        return Player(policy)
 
 
 ONE_LEARNER = Roster()

@@ -6,14 +6,16 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from zoo.core.errors import UserError, shown
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.seeding import child_of, stream
 from zoo.env import AnyVectorEnv, Timestep
+from zoo.env.errors import SeveralAgentsError
 from zoo.policy.base import Policy
 from zoo.policy.config import MAX_EPISODE_STEPS
 from zoo.policy.modes import EvalMode
@@ -82,10 +84,14 @@ class Evaluation(NamedTuple):
         return None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per episode: episode, return, length, cut, and the env's own numbers by key, all with the same keys."""
+        """One dict per episode: episode, return, length, cut, the env's own numbers by key, and of several agents the returns.
+
+        All have the same keys; the return of an agent is `agent/NAME`.
+        """
         cut = self.cut or [False] * len(self.returns)
+        numbers = {**self.infos, **{f'agent/{name}': returns for name, returns in self.agents.items()}}
         return [
-            episode_row(i, self.returns[i], self.lengths[i], cut[i], {key: x[i] for key, x in self.infos.items()})
+            episode_row(i, self.returns[i], self.lengths[i], cut[i], {key: x[i] for key, x in numbers.items()})
             for i in range(len(self.returns))
         ]
 
@@ -323,8 +329,63 @@ class Tally:
         self._n_episode += 1
 
 
+class Player:
+    """A policy as evaluations and recordings take it. That of an env of several agents has several, which act together.
+
+    Attributes: policy: the one whose options of evaluation count.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def seated(self, env: object) -> tuple[object, Player]:
+        """The env to make and the player that plays it, for an env in any form that `evaluate` takes."""
+        return env, self
+
+    def refuse_other_spaces(self, env: AnyVectorEnv) -> None:
+        """Raises: UserError if the envs have other spaces than the policy."""
+        refuse_other_spaces(self.policy, env)
+
+    def evaluator(
+        self, env: AnyVectorEnv, n_episode: int, limit: int | None, deterministic: bool, quiet: bool
+    ) -> Evaluator:
+        """An evaluator on these envs. Args: as of `Evaluator`; limit: its max_episode_steps."""
+        return Evaluator(env, self.policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=quiet)
+
+
+Playing = Policy | Mapping[str, Policy] | Player
+"""What is evaluated: a policy; the policies of a run with several agents, by name; a player."""
+Result = TypeVar('Result')
+
+
+def player_of(policy: Playing) -> Player:
+    """The player for a policy, or for the policies of several agents. Raises: UserError for any other type."""
+    if isinstance(policy, Player):
+        return policy
+    if isinstance(policy, Policy):
+        return Player(policy)
+    if isinstance(policy, Mapping) and policy and all(isinstance(each, Policy) for each in policy.values()):
+        player: Player = TOOL_REGISTRY.get('agents_player')(policy)
+        return player
+    raise UserError(
+        f'policy is {shown(policy)} but must be a policy, e.g. of load_policy or a TrainResult, or a dict of the policies of '
+        'several agents, e.g. of load_policies'
+    )
+
+
+def with_player(policy: Playing, play: Callable[[Player], Result]) -> Result:
+    """Calls a function with the player for a policy; if the env has several agents, again with one whose policy acts for all."""
+    player = player_of(policy)
+    try:
+        return play(player)
+    except SeveralAgentsError:
+        if not isinstance(policy, Policy):
+            raise
+        return play(TOOL_REGISTRY.get('agents_player')({'': policy}))
+
+
 def evaluate(
-    policy: Policy,
+    policy: Playing,
     env: object,
     n_episode: int = 10,
     seed: int = 0,
@@ -336,6 +397,7 @@ def evaluate(
     """Evaluates a policy over whole episodes, without learning; the same seed gives the same episodes.
 
     Args:
+      policy: in an env of several agents a policy that acts for all, or the policies of a run by name, as of `load_policies`.
       env: the section `env` of a config (a dict, or an EnvConfig), an env's id, a callable that makes one env, or an env or
         vector env of gymnasium's, which is used unmodified and stays open.
       deterministic: take the likeliest action of each state, or draw actions; None: as policy.eval.deterministic says.
@@ -345,28 +407,30 @@ def evaluate(
     Raises: ConfigError; UserError if the env's spaces are not those of the policy (bounds of a Box may differ), if an
       argument is of another type, or if actions are to be drawn but the policy draws none.
     """
-    check_arguments(policy, n_episode, seed, deterministic, max_step, callback)
-    if deterministic is None:
-        deterministic = policy.cfg.eval.deterministic
-    if max_step is None:
-        limit = policy.cfg.eval.max_episode_steps
-    else:
-        limit = max_step
-    with open_env(env, policy, n_episode) as vector:
-        refuse_other_spaces(policy, vector)
-        quiet = max_step is not None  # the caller wants them cut off
-        evaluator = Evaluator(vector, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=quiet)
-        evaluation = evaluator.evaluate(stream(seed, 'evaluate'), callback=callback)
-    assert evaluation is not None, 'nothing stops it'
-    return evaluation
+    check_arguments(n_episode, seed, deterministic, max_step, callback)
+
+    def play(player: Player) -> Evaluation:
+        options = player.policy.cfg.eval
+        draws_none = options.deterministic
+        if deterministic is not None:
+            draws_none = deterministic
+        limit = options.max_episode_steps
+        if max_step is not None:
+            limit = max_step
+        stage, seated = player.seated(env)
+        with open_env(stage, player.policy, n_episode) as vector:
+            seated.refuse_other_spaces(vector)
+            # the caller of max_step wants episodes cut off
+            evaluator = seated.evaluator(vector, n_episode, limit, draws_none, quiet=max_step is not None)
+            evaluation = evaluator.evaluate(stream(seed, 'evaluate'), callback=callback)
+        assert evaluation is not None, 'nothing stops it'
+        return evaluation
+
+    return with_player(policy, play)
 
 
-def check_arguments(
-    policy: object, n_episode: object, seed: object, deterministic: object, max_step: object, callback: object
-) -> None:
+def check_arguments(n_episode: object, seed: object, deterministic: object, max_step: object, callback: object) -> None:
     """Raises: UserError for an argument of another type than `evaluate` takes."""
-    if not isinstance(policy, Policy):
-        raise UserError(f'policy is {shown(policy)} but must be a policy, e.g. of load_policy or a TrainResult')
     for name, number, least in (('n_episode', n_episode, 1), ('seed', seed, 0), ('max_step', max_step, 1)):
         if (number is not None or name != 'max_step') and (not isinstance(number, Integral) or number < least):
             raise UserError(f'{name} is {shown(number)} but must be an integer >= {least}')

@@ -212,3 +212,38 @@ def test_interrupt_of_a_video_leaves_nothing(number: int, code: int, run_dir: Pa
     finally:
         process.kill()
     assert os.listdir(in_tmp) == []
+
+
+@pytest.fixture(scope='module')
+def run_of_agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = job_config(
+        tmp_path_factory.mktemp('runs'),
+        'CartPole-v1',
+        max_env_step=32,
+        env=dict(id='tests.agents.envs:Clockwork', collector_env_num=2, evaluator_env_num=2, vectorization='sync'),
+        policy=dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=16), eval=dict(n_episode=2)),
+        agents=dict(policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'}),
+    )
+    return serial_pipeline(config).run_dir
+
+
+def test_eval_of_several_agents_prints_returns_by_policy_and_agent(run_of_agents: Path, zoo: Zoo) -> None:
+    """a earns 1 + 8 in each episode, b 2 + 16 + 128 + 1024, c 256 + 2048 + 16384; q acts for b and c."""
+    found = evaluated(zoo, run_of_agents)
+    assert found['agents'] == {'a': 9, 'b': 1_170, 'c': 18_688}
+    assert found['policies'] == {'p': 9, 'q': (1_170 + 18_688) / 2}
+    lines = [line.split() for line in zoo('eval', run_of_agents, '--episodes', 2).out.splitlines()]
+    assert ['policy', 'q', '9929.00'] in lines and ['agent', 'c', '18688.00'] in lines
+
+
+def test_eval_of_several_agents_takes_another_opponent(run_of_agents: Path, zoo: Zoo) -> None:
+    others = 'agents.mapping={b: random, c: random}'
+    assert evaluated(zoo, run_of_agents, others)['policies'] == {'p': 9, 'random': (1_170 + 18_688) / 2}
+    err = zoo('eval', run_of_agents, 'agents.mapping.c=random', code=2).err
+    assert 'give other opponents all agents of a policy or none' in err
+    err = zoo('eval', run_of_agents, 'agents.mapping={"*": random}', code=2).err
+    assert 'agents.mapping gives no agent to p, q' in err
+
+
+def test_eval_of_several_agents_records_no_demonstrations(run_of_agents: Path, in_tmp: Path, zoo: Zoo) -> None:
+    assert 'demonstrations are of an env of one agent' in zoo('eval', run_of_agents, '-o', 'x.npz', code=2).err

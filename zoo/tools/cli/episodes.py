@@ -19,8 +19,7 @@ from zoo.tools.cli.output import Argument, argument, print_json, show, watch_cal
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
-    from zoo.policy.base import Policy
-    from zoo.worker.evaluator import Evaluation
+    from zoo.worker.evaluator import Evaluation, Playing
 
 DEMOS = '.npz'
 RUN_HELP = (
@@ -35,7 +34,8 @@ _OVERRIDES = argument(
     nargs='*',
     default=[],
     metavar='KEY=VALUE',
-    help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+    help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0; other opponents in an env of several '
+    'agents: agents.mapping.player_1=random',
 )
 
 
@@ -111,10 +111,15 @@ def run_eval(args: argparse.Namespace) -> None:
     show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
 
 
-def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: int) -> None:
+def _record(args: argparse.Namespace, policy: Playing, env: EnvConfig, env_step: int) -> None:
     """Plays the episodes and writes the observations and actions of the policy."""
+    from zoo.policy.base import Policy
     from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
 
+    if not isinstance(policy, Policy):
+        raise UserError(
+            f'--output is {args.output} but demonstrations are of an env of one agent, and this run has several; use .csv'
+        )
     if args.max_step is not None:
         raise UserError(
             '--max-step cuts episodes off, and demonstrations are whole episodes; set env.max_episode_steps=N'
@@ -168,6 +173,17 @@ def _summary(evaluation: Evaluation) -> dict[str, Any]:
         'episodes': len(evaluation.returns),
         'episodes_cut': evaluation.n_cut,
         'infos': {key: evaluation.info_mean(key) for key in evaluation.infos},
+        **_of_agents(evaluation),
+    }
+
+
+def _of_agents(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    """The mean returns by policy and by agent; {} of an env of one agent."""
+    if not evaluation.agents:
+        return {}
+    return {
+        'policies': {name: part.return_mean for name, part in evaluation.learners.items()},
+        'agents': {name: sum(returns) / len(returns) for name, returns in evaluation.agents.items()},
     }
 
 
@@ -181,7 +197,10 @@ def _text(evaluation: Evaluation, env_step: int) -> str:
         f'max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
     ]
     infos = ((name, evaluation.info_mean(name)) for name in evaluation.infos)
-    numbers = [(name, '-' if value is None else f'{value:.4g}') for name, value in infos]
+    of_agents = _of_agents(evaluation)
+    numbers = [(f'policy {name}', f'{value:.2f}') for name, value in of_agents.get('policies', {}).items()]
+    numbers += [(f'agent {name}', f'{value:.2f}') for name, value in of_agents.get('agents', {}).items()]
+    numbers += [(name, '-' if value is None else f'{value:.4g}') for name, value in infos]
     return '\n'.join([*lines, columns(numbers, indent='  ')] if numbers else lines)
 
 
@@ -267,19 +286,31 @@ def enough_episodes(seconds: float) -> int:
     return min(MOST_EPISODES, math.ceil(LEAST_S / seconds))
 
 
-def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
+def load_player(args: argparse.Namespace) -> tuple[Playing, EnvConfig, int]:
     """Returns the policy that the arguments name, the section env of the env that it plays, its checkpoint's env step.
+
+    Of a run with several policies all are returned, by name.
 
     Raises: CheckpointError, ConfigError, by the rules of `zoo eval`.
     """
     from zoo.run.checkpoint.file import load_checkpoint
-    from zoo.run.policy_file import env_config_of, load_policy
+    from zoo.run.checkpoint.schema import saved_run
+    from zoo.run.policy_file import env_config_of, load_policies, load_policy, saved_policies
 
     checkpoint = load_checkpoint(checkpoint_path(args))
     trust = args.trust or args.imports
     # before the policy: nothing is built without consent to the code that the checkpoint names
-    env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
-    return load_policy(checkpoint, trust=trust), env, checkpoint.meta['env_step']
+    of_agents = [text for text in args.overrides if text.startswith('agents.')]
+    of_env = [text for text in args.overrides if text not in of_agents]
+    env = env_config_of(checkpoint, trust, of_env, args.set_name)
+    env_step = checkpoint.meta['env_step']
+    if of_agents:
+        from zoo.run.agents_player import player_of_policies
+
+        return player_of_policies(load_policies(checkpoint, trust=trust), of_agents), env, env_step
+    if len(saved_policies(saved_run(checkpoint))) > 1:
+        return load_policies(checkpoint, trust=trust), env, env_step
+    return load_policy(checkpoint, trust=trust), env, env_step
 
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:

@@ -21,6 +21,9 @@ ARGUMENTS = {
         argument('--value', action='store_true', help="give the critic's value too, in the unit of returns"),
         argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
         argument(
+            '--policy', metavar='NAME', help='one of the policies of a run with several agents (default: the first)'
+        ),
+        argument(
             '--licence',
             metavar='NAME',
             help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
@@ -41,11 +44,13 @@ def run_export(args: argparse.Namespace) -> None:
     path = _path_of(args)
     from zoo.core.files import whole_file
     from zoo.run.checkpoint.file import load_checkpoint
-    from zoo.run.policy_file import load_policy
+    from zoo.run.policy_file import checkpoint_of_policy, load_policy
     from zoo.tools.export import exporting
     from zoo.tools.results.card import card
 
     checkpoint = load_checkpoint(checkpoint_path(args))
+    if args.policy is not None:
+        checkpoint = checkpoint_of_policy(checkpoint, args.policy)
     policy = load_policy(checkpoint, 'cpu', args.trust or args.imports)
     env_step = checkpoint.meta['env_step']
     card_path = path.with_name(f'{path.name}.md')

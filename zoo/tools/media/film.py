@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
+from zoo.agents.table import TableMaker
 from zoo.core.errors import UserError, missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.adapter import creator_of, takes_keyword
@@ -225,6 +226,8 @@ def has_display() -> bool:
 
 def _maker_of(source: Any, how: str) -> Any:
     """Returns the class or function that creates the env."""
+    if isinstance(source, TableMaker):
+        return source.maker
     if not isinstance(source, EnvSpec):
         return source
     is_vector = how == 'batched' or source.entry_point is None

@@ -17,15 +17,17 @@ from zoo.core.errors import UserError, need, show_error
 from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv, EnvKwargsError, UnsupportedEnvError
+from zoo.env.errors import SeveralAgentsError
 from zoo.env.make import env_name
 from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.observers.base import Observer, RunView
+from zoo.run.roster import ONE_LEARNER, Roster
 from zoo.tools.media.film import DO, Camera, make_filmed_env
 from zoo.tools.media.video import VideoFile, with_line
-from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
-from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
+from zoo.worker.evaluation_env import config_of, evaluation_env
+from zoo.worker.evaluator import EpisodeCallback, Evaluation, Player, Playing, check_arguments, with_player
 
 FPS = 30.0  # of envs that declare none
 
@@ -39,7 +41,7 @@ class Recording(NamedTuple):
 
 
 def record(
-    policy: Policy,
+    policy: Playing,
     env: Any,
     n_episode: int = 1,
     seed: int | np.random.SeedSequence = 0,
@@ -71,29 +73,35 @@ def record(
         number = 0
     else:
         number = seed
-    check_arguments(policy, n_episode, number, deterministic, max_step, callback)
+    check_arguments(n_episode, number, deterministic, max_step, callback)
     if isinstance(seed, np.random.SeedSequence):
         sequence = seed
     else:
         sequence = stream(seed, 'evaluate')
-    if deterministic is None:
-        deterministic = policy.cfg.eval.deterministic
-    if max_step is None:
-        limit = policy.cfg.eval.max_episode_steps
-    else:
-        limit = max_step
-    with _stage(policy, env, env_step) as (vector, camera):
-        fps = camera.fps or FPS
-        filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay)
-        evaluator = Evaluator(filmed, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=True)
-        evaluation = evaluator.evaluate(sequence, stop, callback)
-        if evaluation is None:
-            return None
-        return Recording(evaluation, filmed.n_frame, fps)
+
+    def play(player: Player) -> Recording | None:
+        options = player.policy.cfg.eval
+        draws_none = options.deterministic
+        if deterministic is not None:
+            draws_none = deterministic
+        limit = options.max_episode_steps
+        if max_step is not None:
+            limit = max_step
+        stage, seated = player.seated(env)
+        with _stage(seated, stage, env_step) as (vector, camera):
+            fps = camera.fps or FPS
+            filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay)
+            evaluator = seated.evaluator(filmed, n_episode, limit, draws_none, quiet=True)
+            evaluation = evaluator.evaluate(sequence, stop, callback)
+            if evaluation is None:
+                return None
+            return Recording(evaluation, filmed.n_frame, fps)
+
+    return with_player(policy, play)
 
 
 def record_video(
-    policy: Policy,
+    policy: Playing,
     env: Any,
     path: str | Path,
     n_episode: int = 1,
@@ -118,34 +126,36 @@ def record_video(
 
 def check_drawable(env: Any, policy: Policy | None = None) -> None:
     """Creates an env and draws it after a reset. Raises: UnsupportedEnvError or MissingExtraError if it gives no picture."""
-    with _stage(policy, env, 0) as (vector, camera):
+    player = None
+    if policy is not None:
+        player = Player(policy)
+    with _stage(player, env, 0) as (vector, camera):
         vector.reset(0)
         camera.now()
 
 
 @contextmanager
-def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tuple[AnyVectorEnv, Camera]]:
+def _stage(player: Player | None, env: Any, env_step: int | None) -> Iterator[tuple[AnyVectorEnv, Camera]]:
     """Yields one env that can be drawn, and its camera; closes the env at the end."""
     if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
         raise UserError('env is a vector env, of which no single one is drawn; give a config, an id, or what makes one')
-    if policy is None:
-        cfg = env
-    else:
-        cfg = config_of(env, policy)
+    cfg = env
+    device = 'cpu'
+    at = AT_END
+    if player is not None:
+        cfg = config_of(env, player.policy)
+        device = str(player.policy.device)
+        at = player.policy.run.max_env_step or AT_END
     camera = Camera(env_name(cfg))
     try:
-        vector = make_filmed_env(cfg, camera, 'cpu' if policy is None else str(policy.device))
+        vector = make_filmed_env(cfg, camera, device)
     except EnvKwargsError as error:
         if "'render_mode'" not in str(error):
             raise
         raise UnsupportedEnvError(f'env {env_name(cfg)!r} takes no argument render_mode; {DO}.') from error
     with closing(vector):
-        if policy is not None:
-            refuse_other_spaces(policy, vector)
-        if policy is None or not policy.run.max_env_step:
-            at = AT_END
-        else:
-            at = policy.run.max_env_step
+        if player is not None:
+            player.refuse_other_spaces(vector)
         EnvSettings(cfg).apply([vector], at if env_step is None else env_step)
         yield vector, camera
 
@@ -219,12 +229,13 @@ class Videos(Observer):
     """Records one episode after every logger.video_freq-th evaluation, to videos/step_<env step>.mp4 in the run folder.
 
     The episode is played in a separate env with the seed of the evaluation, so that nothing else in the run changes.
-    Args: cfg: of the whole run.
+    Args: cfg: of the whole run; roster: of its learners.
     Attributes: show: called with the env step and path of each video; a run sets it to `Logger.video`.
     Raises: ConfigError if no video can be written: the extra is not installed, the env draws nothing.
     """
 
-    def __init__(self, cfg: JobConfig) -> None:
+    def __init__(self, cfg: JobConfig, roster: Roster = ONE_LEARNER) -> None:
+        self._roster = roster
         self._freq = cfg.logger.video_freq
         self._seed = cfg.seed
         self._n = 0
@@ -232,7 +243,9 @@ class Videos(Observer):
         self.show: Callable[[int, Path], object] = lambda env_step, path: None
         try:
             need('imageio_ffmpeg', 'video', f'logger.video_freq={self._freq}')
-            check_drawable(self._env)
+            check_drawable(roster.env(self._env))
+        except SeveralAgentsError:  # the run begins again with the roster for several agents
+            raise
         except UserError as error:
             said = f'no video can be made: {str(error).rstrip(".")}'
             raise ConfigError(f'logger.video_freq is {self._freq} but {said}; or leave it 0.') from error
@@ -253,7 +266,8 @@ class Videos(Observer):
         seed = stream(self._seed, 'evaluate', env_step)
         try:
             path.parent.mkdir(exist_ok=True)
-            found = record_video(job.policy, self._env, path, 1, seed, env_step=env_step, stop=job.stop_requested)
+            player = self._roster.player({name: learner.policy for name, learner in job.parts.learners.items()})
+            found = record_video(player, self._env, path, 1, seed, env_step=env_step, stop=job.stop_requested)
             if found is not None:  # else the run is asked to stop
                 return_ = found.evaluation.returns[0]
                 length = found.evaluation.lengths[0]

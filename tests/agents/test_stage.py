@@ -1,0 +1,35 @@
+"""The section from which envs of tables are made, and its refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from zoo.agents.config import AgentsConfig
+from zoo.agents.stage import look_at_agents, table_section
+from zoo.config.section import ConfigError
+from zoo.env import EnvConfig, UnsupportedEnvError, make_env
+
+ENV = 'tests.agents.envs:Clockwork'
+
+
+def test_env_of_the_section_is_a_table_with_a_row_for_each_agent():
+    section = EnvConfig(id=ENV, max_episode_steps=3)
+    layout = look_at_agents(section, AgentsConfig())
+    assert layout.agents == ('a', 'b', 'c')
+    env = make_env(table_section(section, layout))
+    obs, _ = env.reset(seed=0)
+    assert obs['rows'].shape[0] == 3
+    ends = [env.step(env.action_space.sample())[2:4] for _ in range(3)]
+    assert ends == [(False, False), (False, False), (False, True)]  # the limit cuts off all agents
+
+
+def test_keys_of_one_agent_are_refused():
+    section = EnvConfig(id=ENV, window=2)
+    layout = look_at_agents(section, AgentsConfig())
+    with pytest.raises(ConfigError, match=r'env.window is 2 but .*Clockwork has several agents'):
+        table_section(section, layout)
+
+
+def test_env_of_one_agent_is_refused():
+    with pytest.raises(UnsupportedEnvError, match='is an env of one agent; leave the section agents out'):
+        look_at_agents(EnvConfig(id='CartPole-v1'), AgentsConfig())

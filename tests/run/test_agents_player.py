@@ -1,0 +1,106 @@
+"""Policies of several agents that play together: of runs, from files, with other opponents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.policy_envs import job_config
+from zoo import evaluate, load_policies, load_policy, serial_pipeline
+from zoo.agents.config import AgentsConfig
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.run.agents_player import agents_with, player_of_policies
+
+ENV = 'tests.agents.envs:Clockwork'
+# in step t an agent that acts earns 2 ** (3 * t + index): a acts in 0, 1; b in 0 to 3; c in 2 to 4
+OF_A = 1 + 8
+OF_B = 2 + 16 + 128 + 1_024
+OF_C = 256 + 2_048 + 16_384
+RETURNS = {'a': OF_A, 'b': OF_B, 'c': OF_C}
+
+
+def trained(root, **agents):
+    config = job_config(
+        root,
+        'CartPole-v1',
+        max_env_step=32,
+        env=dict(id=ENV, collector_env_num=2, evaluator_env_num=2, vectorization='sync'),
+        policy=dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=16), eval=dict(n_episode=2)),
+        agents=agents,
+    )
+    return serial_pipeline(config)
+
+
+@pytest.fixture(scope='module')
+def shared(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp('shared'))
+
+
+@pytest.fixture(scope='module')
+def two(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp('two'), policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'})
+
+
+def test_one_policy_of_all_agents_is_evaluated_in_an_env_of_several(shared):
+    evaluation = evaluate(load_policy(shared.run_dir), ENV, 3)
+    assert evaluation.agents == {name: [x] * 3 for name, x in RETURNS.items()}
+    assert evaluation.returns == pytest.approx([(OF_A + OF_B + OF_C) / 3] * 3)
+    assert evaluation.rows()[0]['agent/c'] == OF_C
+
+
+def test_policies_of_a_run_are_evaluated_together(two):
+    policies = load_policies(two.run_dir)
+    assert list(policies) == ['p', 'q']
+    for given in (policies, two.policies):
+        evaluation = evaluate(given, ENV, 2)
+        assert {name: part.returns for name, part in evaluation.learners.items()} == {
+            'p': [OF_A] * 2,
+            'q': [(OF_B + OF_C) / 2] * 2,
+        }
+
+
+def test_load_policy_by_name_gives_the_parameters_of_that_policy(two):
+    for name, policy in two.policies.items():
+        loaded = load_policy(two.run_dir, policy=name).state_dict()['model']
+        assert all(torch.equal(x, loaded[key]) for key, x in policy.state_dict()['model'].items())
+    with pytest.raises(UserError, match=r"has no policy 'pp': it has p, q; did you mean 'p'"):
+        load_policy(two.run_dir, policy='pp')
+
+
+def test_load_policy_by_name_of_a_run_with_one_policy(shared):
+    assert load_policy(shared.run_dir, policy='shared').obs_space == shared.policy.obs_space
+    with pytest.raises(UserError, match="has no policy 'p': its only one has no name: leave policy out"):
+        load_policy(shared.run_dir, policy='p')
+
+
+def test_all_policies_must_be_given(two):
+    with pytest.raises(UserError, match='the policies p were given but the section agents has p, q'):
+        evaluate({'p': two.policies['p']}, ENV)
+
+
+def test_policies_of_other_spaces_are_refused(two):
+    swapped = {'p': two.policies['q'], 'q': two.policies['p']}
+    with pytest.raises(UserError, match=r"policy 'p' takes observations .* but those of a in "):
+        evaluate(swapped, ENV)
+
+
+def test_other_opponent_takes_agents_of_a_shared_policy(shared):
+    player = player_of_policies({'': shared.policy}, ['agents.mapping.b=random', 'agents.score=b'])
+    evaluation = evaluate(player, ENV, 2)
+    assert {name: part.returns for name, part in evaluation.learners.items()} == {
+        'shared': [(OF_A + OF_C) / 2] * 2,
+        'random': [OF_B] * 2,
+    }
+    assert evaluation.returns == [OF_B] * 2
+
+
+def test_patterns_of_an_evaluation_come_first():
+    agents = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'})
+    changed = agents_with(agents, ['agents.mapping={a: q, b: p}'])
+    assert list(changed.mapping.items()) == [('a', 'q'), ('b', 'p'), ('*', 'q')]
+
+
+def test_keys_of_training_are_not_changed():
+    with pytest.raises(ConfigError, match='agents.id is what the policies were trained with'):
+        agents_with(AgentsConfig(), ['agents.id=on'])

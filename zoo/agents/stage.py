@@ -1,0 +1,60 @@
+"""Stage: looks at the agents of an env, and makes the section from which envs of tables are made."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from zoo.agents.config import AgentsConfig
+from zoo.agents.games import make_game
+from zoo.agents.layout import Layout, layout_of, trained_policies
+from zoo.agents.table import TableMaker
+from zoo.config.section import ConfigError
+from zoo.env import EnvConfig
+from zoo.env.calls import env_call
+from zoo.env.config import env_config
+from zoo.env.make import env_name
+
+OF_SINGLE_ENVS: dict[str, Any] = {
+    'window': 1,
+    'prev_action': False,
+    'prev_reward': False,
+    'action_bins': None,
+    'drop_obs': [],
+    'info_columns': [],
+}
+"""Keys of the section env that change what one agent sees or does, and their values without effect."""
+
+
+def refuse_keys_of_single_envs(env: EnvConfig) -> None:
+    """Raises: ConfigError for a key of the section env that changes what one agent sees or does."""
+    for key, value in OF_SINGLE_ENVS.items():
+        given = env.get(key)
+        if given not in (value, None):
+            raise ConfigError(
+                f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
+                'it out.'
+            )
+
+
+def look_at_agents(env: EnvConfig, agents: AgentsConfig) -> Layout:
+    """The layout of the rows of an env, which is made, reset once and closed. Raises: ConfigError; errors of `make_env`."""
+    name = env_name(env)
+    game = make_game(env)
+    with closing(game), env_call(f'env {name!r}, in a reset to look at its agents'):
+        return layout_of(game, agents, name, trained_policies(agents), env.action_mask)
+
+
+def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
+    """The section env from which envs of tables are made. Raises: ConfigError for keys that change what one agent sees."""
+    refuse_keys_of_single_envs(section)
+    changes: dict[str, Any] = {
+        'id': TableMaker(env_config(section), layout),
+        'game': None,
+        'kwargs': {},
+        'max_episode_steps': None,
+        'wrappers': [],
+        'reward_weights': None,
+        'action_mask': 'off',
+    }
+    return section.model_copy(update=changes)
