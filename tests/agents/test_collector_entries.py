@@ -80,7 +80,7 @@ def collected(config, n_round):
             job.collect_round()
         n_action = job.collector.metrics()['collect/agent_step']
         model = job.learner.policy.state_dict()['model']
-        critic = job.learner.policy._model.compute_critic
+        critic = job.learner.policy.model.compute_critic
         assert model
         return keep.seen, critic, n_action
 

@@ -66,7 +66,7 @@ def run(root, cell, **agents):
         for _ in range(N_ROUND):
             job.collect_round()
         policy = job.learner.policy
-        return keep, policy._model, policy.collect_mode
+        return keep, policy.model, policy.collect_mode
 
 
 def entries_of(rollout: Rollout, r: int) -> int:

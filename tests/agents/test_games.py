@@ -146,7 +146,7 @@ def test_cycle_of_turns_equals_the_step_of_pettingzoo():
     simple_spread_v3 = pytest.importorskip('mpe2.simple_spread_v3', reason='the extra agents')
     theirs = simple_spread_v3.parallel_env()
     ours = simple_spread_v3.parallel_env()
-    step = ParallelGame(ours)._step
+    step = ParallelGame(ours).step_env
     assert isinstance(step, Cycle)
     draws = np.random.default_rng(0)
     for seed in (0, 1):

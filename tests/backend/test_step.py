@@ -130,7 +130,7 @@ def warnings_of(*steps: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _no_step_has_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.backend.step._warned_of', set())
+    monkeypatch.setattr('zoo.backend.step.warned_of', set())
 
 
 def test_a_step_with_five_parameters_warns_once_at_the_line_that_defines_it() -> None:

@@ -144,10 +144,10 @@ class ParallelGame(PettingZooGame):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._step: Callable[[dict[str, Any]], Any] = env.step
+        self.step_env: Callable[[dict[str, Any]], Any] = env.step
         kind = type(env)
         if kind.__name__ == 'aec_to_parallel_wrapper' and kind.__module__.partition('.')[0] == 'pettingzoo':
-            self._step = Cycle(env)
+            self.step_env = Cycle(env)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         result = self._reset(seed, options)
@@ -162,7 +162,7 @@ class ParallelGame(PettingZooGame):
         return Turn(acts, masks=masks_of(infos, acts), infos=infos)
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
-        result = self._step(dict(actions))
+        result = self.step_env(dict(actions))
         if len(result) != 5:
             raise BrokenContractError(
                 f'step returned a {type(result).__name__} of {len(result)}',

@@ -236,7 +236,7 @@ def _kinds_of_parameters(function: Step) -> list[Any]:
     return [parameter.kind for parameter in parameters.values()]
 
 
-_warned_of: set[Any] = set()
+warned_of: set[Any] = set()
 
 
 def _warn_of_five_parameters(function: Step) -> None:
@@ -248,9 +248,9 @@ def _warn_of_five_parameters(function: Step) -> None:
     if not inspect.isroutine(inner):
         inner = type(inner).__call__
     code = getattr(inner, '__code__', None)  # None: the step is not written in Python
-    if (code or name) in _warned_of:
+    if (code or name) in warned_of:
         return
-    _warned_of.add(code or name)
+    warned_of.add(code or name)
     message = (
         f'the gradient step {name!r} has five parameters, which works until zoo 0.4; give it six, '
         '(model, dist, optimizers, minibatch, loss, numbers), and read the parts of the loss from `loss`, not from `numbers`: '
