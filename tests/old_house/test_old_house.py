@@ -218,7 +218,9 @@ def test_resumed_run_ends_as_before(name: str, tmp_path: Path, request: pytest.F
     assert (result.env_step, result.train_iter) == (want['env_step'], want['train_iter'])
     assert result.stop_reason == want['stop_reason']
     if name in COUNTED_ANEW:
-        old, now = (behaviour.content(path)[0] for path in (FILES / 'continued' / f'{name}.safetensors', behaviour.newest(copy)))
+        old, now = (
+            behaviour.content(path)[0] for path in (FILES / 'continued' / f'{name}.safetensors', behaviour.newest(copy))
+        )
         assert {key: x.shape for key, x in old.items()} == {key: x.shape for key, x in now.items()}
         return
     assert_same_checkpoint(behaviour.newest(copy), FILES / 'continued' / f'{name}.safetensors')
