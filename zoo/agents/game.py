@@ -102,3 +102,10 @@ def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> f
             'set env.reward_weights',
         )
     return float(np.dot(values, weights))
+
+
+def numbers(rewards: Mapping[str, Any], weights: Sequence[float] | None = None) -> dict[str, float]:
+    """The rewards of agents as numbers, see `number`."""
+    if NUMBERS.issuperset(map(type, rewards.values())):
+        return dict(zip(rewards, map(float, rewards.values()), strict=True))
+    return {agent: number(x, agent, weights) for agent, x in rewards.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zoo.agents.game import AgentGame, End, Turn, number
+from zoo.agents.game import AgentGame, End, Turn, numbers
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError
@@ -172,30 +172,36 @@ class ParallelGame(PettingZooGame):
         obs, rewards, terminated, truncated, infos = result
         ended = {}
         for agent in actions:
-            for what, of_agents in (('rewards', rewards), ('terminations', terminated), ('truncations', truncated)):
-                if agent not in of_agents:
-                    raise BrokenContractError(
-                        f'step returned {what} without agent {agent!r}, which acted', 'an entry for it', 'return one'
-                    )
+            if agent not in rewards or agent not in terminated or agent not in truncated:
+                raise self._missing_error(agent, rewards=rewards, terminations=terminated, truncations=truncated)
             if terminated[agent] or truncated[agent]:
-                ended[agent] = self._end(agent, obs, bool(terminated[agent]), actions)
+                ended[agent] = self._end(agent, obs, bool(terminated[agent]))
         acts = self._acting(obs, 'step')
         for agent in actions:
-            if agent not in acts and agent not in ended:
-                raise BrokenContractError(
-                    f'agent {agent!r} is gone from `agents`, but was neither terminated nor truncated',
-                    'one of the two',
-                    'say how it ended',
-                )
-        twice = [agent for agent in ended if agent in acts]
-        for agent in twice:
-            raise BrokenContractError(
+            if (agent in acts) == (agent in ended):
+                raise self._no_end_error(agent, agent in ended)
+        return Turn(acts, numbers(rewards, self.reward_weights), ended, masks_of(infos, acts), infos)
+
+    def _missing_error(self, agent: str, **dicts: Mapping[str, Any]) -> BrokenContractError:
+        """The error of an agent that acted and that one of these dicts of a step lacks."""
+        what = next(name for name, of_agents in dicts.items() if agent not in of_agents)
+        return BrokenContractError(
+            f'step returned {what} without agent {agent!r}, which acted', 'an entry for it', 'return one'
+        )
+
+    def _no_end_error(self, agent: str, is_ended: bool) -> BrokenContractError:
+        """The error of an agent that has ended and is still there, or of one that is gone without an end."""
+        if is_ended:
+            return BrokenContractError(
                 f'agent {agent!r} has ended, but is still in `agents`',
                 'an agent that has ended not to be there',
                 'remove it',
             )
-        earned = {agent: number(x, agent, self.reward_weights) for agent, x in rewards.items()}
-        return Turn(acts, earned, ended, masks_of(infos, acts), infos)
+        return BrokenContractError(
+            f'agent {agent!r} is gone from `agents`, but was neither terminated nor truncated',
+            'one of the two',
+            'say how it ended',
+        )
 
     def _acting(self, obs: Mapping[str, Any], call: str) -> dict[str, Any]:
         acts = {}
@@ -207,7 +213,7 @@ class ParallelGame(PettingZooGame):
             acts[agent] = obs[agent]
         return acts
 
-    def _end(self, agent: str, obs: Mapping[str, Any], is_terminal: bool, actions: Mapping[str, Any]) -> End:
+    def _end(self, agent: str, obs: Mapping[str, Any], is_terminal: bool) -> End:
         if agent not in obs and not is_terminal:
             raise BrokenContractError(
                 f'agent {agent!r} was truncated, but step returned no last observation of it',
@@ -231,7 +237,7 @@ class TurnGame(PettingZooGame):
         env = self.env
         living = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
         env.step(actions[env.agent_selection])
-        rewards = {agent: number(x, agent, self.reward_weights) for agent, x in env.rewards.items()}
+        rewards = numbers(env.rewards, self.reward_weights)
         ended = {}
         for agent in living:
             if agent not in env.terminations or agent not in env.truncations:
