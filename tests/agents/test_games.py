@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.agents.envs import CartPoleParallel, CartPoleTurns, Clockwork
-from zoo.agents.games import Cycle, ParallelGame, game_of, make_game, number
+from zoo.agents.game import number
+from zoo.agents.games import Cycle, ParallelGame, game_of, make_game
 from zoo.env.config import env_config
 from zoo.env.errors import BrokenContractError, UnknownEnvError
 

@@ -60,12 +60,12 @@ class TableEnv(gymnasium.Env):
         self.action_space = gymnasium_space(action_space)
         self._columns = np.zeros((len(layout.agents), N_COLUMN), np.float32)
         self._table: dict[str, Any] = {ROWS: self._columns}
-        self._rows: dict[str, _Row] = {}
+        self._rows = _Rows()
         for group in {group.entry: group for group in layout.groups}.values():
             memory = _GroupMemory(group)
             self._table[group.entry] = memory.buffer
             for i, slot in enumerate(group.slots):
-                self._rows[layout.agents[slot]] = _Row(memory, i, slot)
+                self._rows[layout.agents[slot]] = _Row(memory, group, i)
         if layout.state_space is not None:
             self._table[STATE] = np.zeros(layout.state_space.shape, np.dtype(layout.state_space.dtype))
         self._episode = -1
@@ -94,7 +94,7 @@ class TableEnv(gymnasium.Env):
         given = {}
         for agent in self._acting:
             row = self._rows[agent]
-            given[agent] = row.memory.action(actions_of[row.memory.entry], row.index)
+            given[agent] = row.take(actions_of[row.entry], row.index)
         turn = self.game.step(given)
         self._n_step += 1
         if self._limit is not None and self._n_step >= self._limit and turn.acts:
@@ -129,7 +129,7 @@ class TableEnv(gymnasium.Env):
         """Writes the rewards of a step; returns the part of the score."""
         total = 0.0
         for agent, reward in rewards.items():
-            self._columns[self._row(agent).slot, REWARD] = reward
+            self._columns[self._rows[agent].slot, REWARD] = reward
             if agent in self._scored:
                 total += reward
             elif not math.isfinite(reward):
@@ -147,7 +147,7 @@ class TableEnv(gymnasium.Env):
         return turn._replace(acts={}, masks={}, ended={**turn.ended, **cut})
 
     def _end(self, agent: str, end: End) -> None:
-        row = self._row(agent)
+        row = self._rows[agent]
         self._columns[row.slot, TERMINATED if end.terminated else TRUNCATED] = 1.0
         if end.terminated and not is_finite(end.obs):
             row.clear()  # of a dead agent envs may say nothing, or nan; no value is computed from it
@@ -161,7 +161,7 @@ class TableEnv(gymnasium.Env):
         """Writes what agents act on next, and the state."""
         columns = self._columns
         for agent, obs in turn.acts.items():
-            row = self._row(agent)
+            row = self._rows[agent]
             row.write(obs, turn.masks.get(agent))
             columns[row.slot, ACTS] = 1.0
             if agent not in self._begun:
@@ -172,16 +172,6 @@ class TableEnv(gymnasium.Env):
             self._write_state()
         elif self.layout.state == 'concat':
             self._write_concat(turn)
-
-    def _row(self, agent: str) -> _Row:
-        try:
-            return self._rows[agent]
-        except KeyError:
-            raise BrokenContractError(
-                f'the env names the agent {agent!r}',
-                f'one of possible_agents, {", ".join(self._rows)}',
-                'name it there',
-            ) from None
 
     def _write_state(self) -> None:
         """Writes the env's own state; where it has none at the end of an episode, the one before stays."""
@@ -249,10 +239,9 @@ def iter_actions(actions: Any) -> Any:
 
 
 class _GroupMemory:
-    """The rows of a group in a table. Attributes: buffer: their memory; entry: its name in the table."""
+    """The rows of a group in a table. Attributes: buffer: their memory; mask: the part of it for the mask, or None."""
 
     def __init__(self, group: Group) -> None:
-        self.entry = group.entry
         self._group = group
         self._space = without_state(group.obs_space)
         self._n = len(group.slots)
@@ -268,7 +257,6 @@ class _GroupMemory:
             self._first[ACTION_MASK][:] = True
         if group.has_id:
             self._write_ids()
-        self._take = [_taker(space) for space in group.raw_actions]
         self._fixed_mask = self._padding_masks()
 
     def _memory_of_obs(self) -> Buffer:
@@ -289,6 +277,12 @@ class _GroupMemory:
         else:
             self.buffer[:, -self._n :] = one_hot
 
+    def plain_row(self, index: int) -> np.ndarray | None:
+        """The memory of a row whose observation is all that is written; None if there is a mask or padding, or it is a tree."""
+        if self.mask is None and self._is_plain:
+            return self._obs[index]
+        return None
+
     def _padding_masks(self) -> list[np.ndarray] | None:
         """The choices that each agent has, where they differ."""
         actions = self._group.raw_actions
@@ -297,16 +291,9 @@ class _GroupMemory:
             return None
         return [np.arange(full.n) < x.n for x in actions if isinstance(x, Discrete)]
 
-    def action(self, actions: Any, index: int) -> Any:
-        """The action of one agent, in the form that the env takes."""
-        return self._take[index](actions, index)
-
     def write(self, index: int, obs: Any, mask: Any) -> None:
         """Writes an observation of the env to a row. Args: mask: None where it is an entry of the observation, or all is allowed."""
-        if self._is_plain:
-            self._obs[index] = obs
-        else:
-            self._write(index, obs)
+        self._write(index, obs)
         if self.mask is None:
             return
         if self._group.mask_of == 'turn':
@@ -322,8 +309,10 @@ class _GroupMemory:
         raw = self._group.raw_spaces[index]
         if isinstance(raw, Dict):
             _write_tree(self._obs, index, obs, raw)
-            return
-        self._obs[index, : len(obs)] = obs  # the rest is padding
+        elif self._is_plain:
+            self._obs[index] = obs
+        else:
+            self._obs[index, : len(obs)] = obs  # the rest is padding
 
     def clear(self, index: int) -> None:
         """Makes a row that of an agent that does not act; the id stays."""
@@ -335,16 +324,26 @@ class _GroupMemory:
 
 
 class _Row:
-    """The row of one agent. Attributes: index: in its group; slot: among all agents; n_number: numbers that it observes."""
+    """The row of one agent.
 
-    def __init__(self, memory: _GroupMemory, index: int, slot: int) -> None:
+    Attributes: index: in its group; slot: among all agents; n_number: numbers that it observes; entry: of its group in tables;
+      take: gives the agent's action, in the form of the env, of the actions of its group and its index.
+    """
+
+    def __init__(self, memory: _GroupMemory, group: Group, index: int) -> None:
         self.memory = memory
+        self.entry = group.entry
         self.index = index
-        self.slot = slot
-        self.n_number = n_number_of(memory._group.raw_spaces[index])
+        self.slot = group.slots[index]
+        self.n_number = n_number_of(group.raw_spaces[index])
+        self.take = _taker(group.raw_actions[index])
+        self._plain = memory.plain_row(index)
 
     def write(self, obs: Any, mask: Any) -> None:
-        self.memory.write(self.index, obs, mask)
+        if self._plain is None:
+            self.memory.write(self.index, obs, mask)
+        else:
+            self._plain[...] = obs
 
     def allow_all(self) -> None:
         """Makes the mask all true, where no action follows."""
@@ -353,6 +352,15 @@ class _Row:
 
     def clear(self) -> None:
         self.memory.clear(self.index)
+
+
+class _Rows(dict[str, _Row]):
+    """The rows of all agents. Raises: BrokenContractError for an agent that there may not be."""
+
+    def __missing__(self, agent: str) -> _Row:
+        raise BrokenContractError(
+            f'the env names the agent {agent!r}', f'one of possible_agents, {", ".join(self)}', 'name it there'
+        )
 
 
 def n_number_of(space: Space) -> int:
