@@ -132,3 +132,12 @@ def test_rounds_of_a_run_that_counts_agents(tmp_path):
         assert (job.step_per_iteration, job.n_iteration) == (96, 0)
         job.iteration()
         assert (job.env_step, job.n_iteration, job.done) == (58, 1, True)  # 58 + 96 > 128
+
+
+def test_check_before_a_run_takes_legal_moves(tmp_path):
+    """`Masked` fails at an illegal move; the check of the tables themselves would draw such."""
+    config = config_of(tmp_path)
+    config['env'] |= dict(id='tests.agents.test_inspection:Masked', check=True)
+    with SerialJob(config) as job:
+        job.iteration()
+        assert job.env_step == 32

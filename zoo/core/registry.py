@@ -283,6 +283,7 @@ TOOL_REGISTRY: Registry[Any] = Registry(
     'tool',
     'zoo.library_tools',
     {
+        'zoo.agents.inspection': 'inspect_agents',
         'zoo.run.agents_player': 'agents_player',
         'zoo.tools.export.write': 'export_policy',
         'zoo.tools.media.recording': 'videos',

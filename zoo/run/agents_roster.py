@@ -10,6 +10,7 @@ from zoo.agents.actors import as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
 from zoo.config.section import ConfigError, fields_of, plain, validate
@@ -124,6 +125,9 @@ class AgentsRoster(Roster):
 
     def env(self, section: EnvConfig) -> EnvConfig:
         return table_section(section, self._layout)
+
+    def check_env(self, section: EnvConfig, before_run: bool = False) -> None:
+        check_agents(section, before_run=before_run)
 
     def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
         wanted = [_leaves(space) for space in self._layout.table_spaces()]

@@ -16,7 +16,6 @@ from uuid import uuid4
 import torch
 from torch import nn
 
-import zoo.env
 from zoo.buffer.base import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
@@ -105,7 +104,7 @@ def make_parts(
     engine = _make_engine(cfg, run_id, len(configs), undo)
     section = roster.env(cfg.env)
     if section.check:
-        zoo.env.check_env(section, before_run=True)
+        roster.check_env(cfg.env, before_run=True)
     device = str(device_of(cfg.policy.device))
     if policy is not None:
         device = str(policy.device)
@@ -491,7 +490,7 @@ def _make_evaluation_envs(
     for section in sections.values():
         if section.check and section not in checked:
             checked.append(section)
-            zoo.env.check_env(roster.env(section))
+            roster.check_env(section)
     envs: dict[str, AnyVectorEnv] = {}
     for name, section in sections.items():
         n_env = min(section.evaluator_env_num, n_episode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zoo.core.spaces import Space
-from zoo.env import AnyVectorEnv, EnvConfig
+from zoo.env import AnyVectorEnv, EnvConfig, check_env
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
@@ -44,6 +44,10 @@ class Roster:
     def env(self, section: EnvConfig) -> EnvConfig:
         """The section from which envs of the run are made, for that section of the config."""
         return section
+
+    def check_env(self, section: EnvConfig, before_run: bool = False) -> None:
+        """Takes some steps in an env of a section of the config. Args, raises: as of `zoo.env.check_env`."""
+        check_env(section, before_run=before_run)
 
     def check_evaluation_env(self, policies: Mapping[str, Policy], env: AnyVectorEnv, where: str) -> None:
         """Raises: UserError if the policies do not fit an evaluation env. Args: where: the config section that names it."""

@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from zoo.config.section import ConfigError
 from zoo.core import processes
 from zoo.core.errors import UserError, of_entry, show_error
+from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Leaf, Space, leaf_spaces, space_words
 from zoo.env.adapter import env_spaces
 from zoo.env.closing import close_in_time
@@ -29,6 +30,7 @@ from zoo.env.errors import (
     EnvError,
     EnvKwargsError,
     MissingExtraError,
+    SeveralAgentsError,
     UnknownEnvError,
     raised_at,
 )
@@ -300,8 +302,12 @@ class EnvReport:
         lines = [f'{self.env}: {counts}{steps}']
         lines += [f'problem: {sentence}' for sentence in self.problems]
         lines += [f'warning: {sentence}' for sentence in self.warnings]
-        lines += [f'  {label:<17} {text}' for label, text in _facts(self.facts).items()]
+        lines += [f'  {label:<17} {text}' for label, text in self.lines()]
         return '\n'.join(lines)
+
+    def lines(self) -> Iterable[tuple[str, str]]:
+        """The facts as (label, text)."""
+        return _facts(self.facts).items()
 
     def to_json(self) -> dict[str, Any]:
         """The report in types of JSON; numbers are finite, or null."""
@@ -337,6 +343,9 @@ def inspect_env(
             inspection.single()
     except (UnknownEnvError, MissingExtraError, EnvKwargsError, ConfigError):
         raise
+    except SeveralAgentsError:
+        report: EnvReport = TOOL_REGISTRY.get('inspect_agents')(cfg, n_step, limit_s)
+        return report
     except STOPS:
         raise
     except BaseException as error:
