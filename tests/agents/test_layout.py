@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents.envs import CartPoleParallel, Clockwork
+from tests.agents.envs import CartPoleParallel, Clockwork, Rota
 from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
 from zoo.agents.layout import layout_of, policy_of_agents
@@ -71,3 +71,17 @@ def test_concat_is_all_observations():
 def test_what_the_env_lacks_is_refused(cfg, sentence):
     with pytest.raises(ConfigError, match=sentence):
         layout_of(game_of(Clockwork(), 'x'), cfg, 'x', ['shared'])
+
+
+class Masked(Rota):
+    """An env of turns with masks in its infos; those of agents that do not act are missing."""
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed)
+        self.infos = {'a': {'action_mask': [1, 0]}}
+
+
+def test_policy_of_an_agent_that_acts_later_has_masks_as_well():
+    cfg = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'})
+    layout = layout_of(game_of(Masked(), 'x'), cfg, 'x', ['p', 'q'])
+    assert [group.mask_of for group in layout.groups] == ['turn', 'turn']

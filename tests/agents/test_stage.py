@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.agents.envs import Clockwork
 from zoo.agents.config import AgentsConfig
 from zoo.agents.stage import look_at_agents, table_section
 from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnsupportedEnvError, make_env
 
 ENV = 'tests.agents.envs:Clockwork'
@@ -33,3 +35,32 @@ def test_keys_of_one_agent_are_refused():
 def test_env_of_one_agent_is_refused():
     with pytest.raises(UnsupportedEnvError, match='is an env of one agent; leave the section agents out'):
         look_at_agents(EnvConfig(id='CartPole-v1'), AgentsConfig())
+
+
+@pytest.mark.parametrize(
+    ('section', 'sentence'),
+    [
+        (dict(ends=dict(both='terminal')), r'env.ends.both is .terminal. but .* terminated wins'),
+        (dict(action_mask='method'), r"env.action_mask is 'method' but .* has several agents"),
+        (dict(action_mask='obs'), r"env.action_mask is 'obs' but agent a has no masks"),
+        (dict(action_mask='info'), r"env.action_mask is 'info' but agent a has no masks"),
+        (dict(info_columns=['x']), r'env.info_columns is .* has several agents'),
+    ],
+)
+def test_keys_that_would_change_nothing_are_refused(section, sentence):
+    section = EnvConfig(id=ENV, **section)
+    with pytest.raises(UserError, match=sentence):
+        table_section(section, look_at_agents(section, AgentsConfig()))
+
+
+class Needy(Clockwork):
+    """An env whose resets need an option."""
+
+    def reset(self, seed=None, options=None):
+        self.size = options['size']
+        return super().reset(seed)
+
+
+def test_reset_options_come_with_the_first_reset_too():
+    layout = look_at_agents(EnvConfig(id=Needy, reset_options=dict(size=3)), AgentsConfig())
+    assert layout.agents == ('a', 'b', 'c')

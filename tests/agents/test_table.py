@@ -10,7 +10,10 @@ from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
 from zoo.agents.layout import ACTS, BEGINS, EPISODE, REWARD, ROWS, TERMINATED, TRUNCATED, layout_of
 from zoo.agents.table import TableEnv
+from zoo.env.config import EndsConfig
 from zoo.env.errors import BrokenContractError
+from zoo.env.interface import EnvCommand
+from zoo.env.settings import apply
 
 
 def make_table(limit=None, **agents):
@@ -92,3 +95,41 @@ def test_a_seed_begins_the_count_of_episodes():
     env = make_table(policies={'p': {}, 'q': {}}, mapping=lambda agent, episode, copy: 'pq'[episode % 2])
     numbers = [env.reset(seed=seed)[0][ROWS][0, EPISODE] for seed in (3, None, None, 3)]
     assert numbers == [0, 1, 2, 0]
+
+
+class Signs(Clockwork):
+    """Clockwork whose info says that the death of a in step 1 was a limit of steps."""
+
+    def step(self, actions):
+        *result, infos = super().step(actions)
+        if self._t == 2:
+            infos = {**infos, 'a': {'is_limit': True}}
+        return *result, infos
+
+
+@pytest.mark.parametrize(
+    ('ends', 'terminated', 'truncated'),
+    [
+        (dict(), 'ac', 'b'),
+        (dict(terminated='bootstrap'), '', 'abc'),
+        (dict(truncated='terminal'), 'abc', ''),
+        (dict(bootstrap_if=dict(is_limit=True)), 'c', 'ab'),
+        (dict(terminated='bootstrap', terminal_if=dict(is_limit=1)), 'a', 'bc'),
+    ],
+)
+def test_ends_mean_what_the_config_says(ends, terminated, truncated):
+    game = game_of(Signs(), 'clockwork')
+    layout = layout_of(game, AgentsConfig(), 'clockwork', ['shared'])
+    env = TableEnv(game, layout, ends=EndsConfig(**ends))
+    tables, results = play(env, 5)
+    for index, agents in ((TERMINATED, terminated), (TRUNCATED, truncated)):
+        assert ''.join('abc'[i] for i in range(3) if any(row[i] for row in column(tables, index))) == agents
+    assert results[-1][1:] == [('c' in terminated), ('c' not in terminated)]
+    assert tables[2]['of_shared'][0, :2].tolist() == [2, 0]  # what a observed last
+
+
+def test_attributes_of_the_env_are_found():
+    env = make_table()
+    env.env.wind = 1.0
+    apply(env, EnvCommand('set', 'wind', (2.0,)))
+    assert env.game.env.wind == 2.0

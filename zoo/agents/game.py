@@ -87,12 +87,12 @@ class AgentGame(ABC):
 
 def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> float:
     """A reward as a number, of any type. Args: weights: of the numbers of a vector reward. Raises: BrokenContractError."""
-    if type(reward) in NUMBERS:
+    if type(reward) in NUMBERS and (weights is None or reward == 0):  # before the first step envs often give 0
         return float(reward)
     values = np.asarray(reward)
     if values.dtype.kind not in 'fiub':
         raise BrokenContractError(f'the reward of agent {agent!r} is {reward!r:.60}', 'a number', 'correct the env')
-    if values.size == 1:
+    if weights is None and values.size == 1:
         return float(values.reshape(-1)[0])
     if weights is None or values.shape != (len(weights),):
         have = len(weights or ())

@@ -47,6 +47,7 @@ the episode of its copy, from 0, where a function maps agents to policies, else 
 N_COLUMN = 6
 ALL = 'of all'
 """Entry of a table with the rows of all agents, where a function maps agents to policies."""
+MASKS = {'obs': 'its mask in its observations', 'info': 'its mask in its infos', 'none': 'no masks'}
 MOST_LISTED = 6  # names in a message
 
 
@@ -218,15 +219,20 @@ def policy_of_agents(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]
 
 
 def layout_of(
-    game: AgentGame, cfg: AgentsConfig, name: str, trained: Sequence[str], action_mask: str = 'auto'
+    game: AgentGame,
+    cfg: AgentsConfig,
+    name: str,
+    trained: Sequence[str],
+    action_mask: str = 'auto',
+    options: dict[str, Any] | None = None,
 ) -> Layout:
     """The layout of the rows of a game.
 
     Args: game: it is reset once, to see masks and the state; name: of the env; trained: names of the policies that learn;
-      action_mask: env.action_mask.
+      action_mask: env.action_mask; options: of that reset.
     Raises: ConfigError; UnsupportedEnvError for spaces that zoo or one policy of several agents cannot have.
     """
-    turn = game.reset(seed=0)
+    turn = game.reset(seed=0, options=options)
     agents = game.agents
     state_space = None
     if cfg.state != 'off':
@@ -294,10 +300,15 @@ def _group(
     if isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces and action_mask != 'off':
         mask_of = 'obs'
         obs_space = masked_space(obs_space, action_space, action_mask, name)
-    elif any(agent in turn.masks for agent in agents) and action_mask != 'off':
+    elif _has_masks(turn, agents) and action_mask != 'off':
         mask_of = 'turn'
     elif is_padded and len(set(map(mask_size, raw_actions))) > 1:
         mask_of = 'pad'
+    found = {'obs': 'obs', 'turn': 'info'}.get(mask_of, 'none')
+    if action_mask in ('obs', 'info') and found != action_mask:
+        raise UnsupportedEnvError(
+            f"env {name!r}: env.action_mask is {action_mask!r} but agent {agents[0]} has {MASKS[found]}; use 'auto' or 'off'."
+        )
     if mask_of in ('turn', 'pad'):
         obs_space = _with_entry(obs_space, ACTION_MASK, MultiBinary((mask_size(action_space),)))
     has_id = cfg.id == 'on' or (cfg.id == 'auto' and len(slots) > 1)
@@ -306,6 +317,13 @@ def _group(
     if state_space is not None:
         obs_space = _with_entry(obs_space, STATE, state_space)
     return Group(policy, f'of_{policy}', slots, obs_space, action_space, raw_spaces, raw_actions, has_id, mask_of)
+
+
+def _has_masks(turn: Turn, agents: Sequence[str]) -> bool:
+    """Whether agents have masks of their turns; those that have no turn yet, as others do."""
+    if any(agent in turn.acts for agent in agents):
+        return any(agent in turn.masks for agent in agents)
+    return bool(turn.masks)
 
 
 def _with_entry(space: Space, name: str, part: Space) -> Dict:

@@ -63,6 +63,9 @@ class SpielGame(AgentGame):
             state.apply_action(int(action))
         return self._turn()
 
+    def observe(self, agent: str) -> np.ndarray:
+        return self._tensor(self.agents.index(agent))
+
     def state(self) -> np.ndarray:
         """What all players see, one after the other."""
         if self._state.is_terminal():

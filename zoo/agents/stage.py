@@ -12,8 +12,9 @@ from zoo.agents.table import TableMaker
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig
 from zoo.env.calls import env_call
-from zoo.env.config import env_config
+from zoo.env.config import EndsConfig, env_config
 from zoo.env.make import env_name
+from zoo.env.settings import options_rule
 
 OF_SINGLE_ENVS: dict[str, Any] = {
     'window': 1,
@@ -35,14 +36,27 @@ def refuse_keys_of_single_envs(env: EnvConfig) -> None:
                 f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
                 'it out.'
             )
+    if env.ends.both is not None:
+        raise ConfigError(
+            f'env.ends.both is {env.ends.both!r} but {env_name(env)} has several agents, for which terminated wins over truncated; '
+            'leave it out.'
+        )
+    if env.action_mask == 'method':
+        raise ConfigError(
+            f"env.action_mask is 'method' but {env_name(env)} has several agents, whose masks are in their observations or infos; "
+            "use 'auto'."
+        )
 
 
 def look_at_agents(env: EnvConfig, agents: AgentsConfig) -> Layout:
     """The layout of the rows of an env, which is made, reset once and closed. Raises: ConfigError; errors of `make_env`."""
     name = env_name(env)
     game = make_game(env)
+    options = None
+    if env.reset_options:
+        options = options_rule(env.reset_options)(0)
     with closing(game), env_call(f'env {name!r}, in a reset to look at its agents'):
-        return layout_of(game, agents, name, trained_policies(agents), env.action_mask)
+        return layout_of(game, agents, name, trained_policies(agents), env.action_mask, options)
 
 
 def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
@@ -55,6 +69,7 @@ def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
         'max_episode_steps': None,
         'wrappers': [],
         'reward_weights': None,
+        'ends': EndsConfig(),
         'action_mask': 'off',
     }
     return section.model_copy(update=changes)

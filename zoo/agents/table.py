@@ -32,9 +32,11 @@ from zoo.agents.layout import (
 )
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiDiscrete, Raw, Space
 from zoo.env.adapter import gymnasium_space
-from zoo.env.config import EnvConfig
+from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.errors import BrokenContractError
+from zoo.env.infos import numbers_of
 from zoo.env.make import env_name, find_env
+from zoo.env.rules import Ends
 
 Buffer = Any
 """The memory of the rows of a group: an array [S, ...], or a dict of such."""
@@ -45,16 +47,21 @@ class TableEnv(gymnasium.Env):
 
     The row of an agent shows what it acts on, or at its end its last observation; of an agent that does not act now, zeros
     and a mask that allows all. The reward of a step is the part of an episode's return that `Layout.score` names.
-    Args: max_episode_steps: steps after which the episode of all agents is cut off; None: never.
+    Args: max_episode_steps: steps after which the episode of all agents is cut off, None: never; ends: as env.ends.
     """
 
-    def __init__(self, game: AgentGame, layout: Layout, max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self, game: AgentGame, layout: Layout, max_episode_steps: int | None = None, ends: EndsConfig | None = None
+    ) -> None:
         self.game = game
         self.env = game.env  # where attributes of the env are looked for
         self.layout = layout
         self.metadata = game.metadata
         self.render_mode = game.render_mode
         self._limit = max_episode_steps
+        self._ends: Ends | None = None
+        if ends is not None and ends != EndsConfig():
+            self._ends = Ends(ends, layout.name, 'disabled')
         obs_space, action_space = layout.table_spaces()
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)
@@ -97,6 +104,8 @@ class TableEnv(gymnasium.Env):
             given[agent] = row.take(actions_of[row.entry], row.index)
         turn = self.game.step(given)
         self._n_step += 1
+        if self._ends is not None:
+            turn = self._with_meanings(turn, self._ends)
         if self._limit is not None and self._n_step >= self._limit and turn.acts:
             turn = self._cut_off(turn)
         self._clear_columns()
@@ -137,6 +146,22 @@ class TableEnv(gymnasium.Env):
                     f'the reward of agent {agent!r} is {reward}', 'a finite number', 'correct the env'
                 )
         return total * self._share
+
+    def _with_meanings(self, turn: Turn, ends: Ends) -> Turn:
+        """A turn in which the ends of agents mean what env.ends says, by the infos of all agents, their own first."""
+        shared = _merged(turn.infos)
+        ended = {}
+        for agent, end in turn.ended.items():
+            info = numbers_of({**shared, **turn.infos.get(agent, {})})
+            is_terminal = ends.is_terminal(end.terminated, info)
+            if end.obs is None and not is_terminal:
+                raise BrokenContractError(
+                    f'agent {agent!r} ended without a last observation',
+                    'one, since env.ends says that this end is not terminal',
+                    'return it',
+                )
+            ended[agent] = End(end.obs, is_terminal)
+        return turn._replace(ended=ended)
 
     def _cut_off(self, turn: Turn) -> Turn:
         """A turn with which the episode of all agents that live is cut off, also of those that wait for their turns."""
@@ -427,4 +452,4 @@ class TableMaker:
         cfg = self._cfg
         if kwargs:
             cfg = cfg.model_copy(update={'kwargs': {**cfg.kwargs, **kwargs}})
-        return TableEnv(make_game(cfg), self._layout, cfg.max_episode_steps)
+        return TableEnv(make_game(cfg), self._layout, cfg.max_episode_steps, cfg.ends)

@@ -175,6 +175,20 @@ class Ends(RowRule):
         row.terminated[:] = is_terminal
         row.truncated[:] = ended & ~is_terminal
 
+    def is_terminal(self, terminated: bool, last: Mapping[str, Number]) -> bool:
+        """Whether one end is terminal. Args: terminated: its flag, else it was truncated; last: the numbers of its info."""
+        if terminated:
+            is_terminal = self._cfg.terminated == 'terminal'
+        else:
+            is_terminal = self._cfg.truncated == 'terminal'
+        if self._has_marks:
+            self._look_for_entries(last)
+            if _has_any(last, self._cfg.bootstrap_if):
+                is_terminal = False
+            if _has_any(last, self._cfg.terminal_if):
+                is_terminal = True
+        return is_terminal
+
     def _look_for_entries(self, last: Mapping[str, Number]) -> None:
         """Warns once of entries that no info has after N_END_SEEN ends: a wrong name would change nothing, in silence."""
         if not self._unseen:
