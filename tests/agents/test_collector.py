@@ -66,6 +66,7 @@ def assert_same_run(alone, agents):
     counters = [load_checkpoint(saved_end(result)).state['counter'] for result in (alone, agents)]
     for counter in counters:
         del counter['wall_s']
+    assert counters[1].pop('agent_step') == counters[1]['env_step']
     assert counters[0] == counters[1]
 
 
