@@ -254,7 +254,14 @@ class TurnGame(PettingZooGame):
         env = self.env
         infos = dict(env.infos)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            dead = env.agent_selection
             env.step(None)
+            if dead in env.agents:
+                raise BrokenContractError(
+                    f'agent {dead!r} has ended, and is still in `agents` after its step with None',
+                    'it to be removed there',
+                    'remove it',
+                )
         if not env.agents:
             return Turn({}, rewards, ended, infos=infos)
         agent = env.agent_selection

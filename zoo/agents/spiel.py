@@ -27,6 +27,11 @@ class SpielGame(AgentGame):
         self.agents = tuple(f'player_{i}' for i in range(game.num_players()))
         self.metadata = {}
         kind = game.get_type()
+        if kind.dynamics.name == 'MEAN_FIELD':
+            raise UnsupportedEnvError(
+                f'env {kind.short_name!r}: it is a mean-field game, whose players are one and a distribution of many; use a '
+                'game of players that move in turn, or at the same time.'
+            )
         self._remembers = bool(kind.provides_information_state_tensor)
         if not self._remembers and not kind.provides_observation_tensor:
             raise UnsupportedEnvError(

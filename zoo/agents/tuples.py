@@ -39,9 +39,8 @@ class TupleGame(AgentGame):
             agent: number(x, agent, self.reward_weights)
             for agent, x in self._of_agents('step', 'rewards', rewards).items()
         }
-        is_over = bool(np.all(terminated)) or bool(np.all(truncated))
         infos = {self.agents[0]: info}
-        if not is_over:
+        if not np.all(np.logical_or(terminated, truncated)):
             return Turn(observed, earned, infos=infos)
         is_terminal = bool(np.all(terminated))
         return Turn({}, earned, {agent: End(x, is_terminal) for agent, x in observed.items()}, infos=infos)

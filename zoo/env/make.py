@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
@@ -16,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.section import ConfigError, own_copy
 from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
-from zoo.core.errors import did_you_mean, missing_extra
+from zoo.core.errors import did_you_mean, missing_extra, show_error
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import (
@@ -312,6 +314,8 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
 def _find_in_code(env_id: str) -> Source:
     """The object that a name of code names, or the env that its module or file registered under that name on import."""
     home, attribute = split_name(env_id)
+    if home.startswith('pettingzoo.mpe.'):
+        raise UnknownEnvError(_moved_to_mpe2(env_id, home.removeprefix('pettingzoo.mpe.'), attribute))
     try:
         module = load_home(env_id, f'env {shown_name(env_id)!r}')
     except ConfigError as error:
@@ -319,6 +323,9 @@ def _find_in_code(env_id: str) -> Source:
 
         sentence = str(error)
         if isinstance(error.__cause__, ModuleNotFoundError):
+            package = error.__cause__.name
+            if package in OF_EXTRA_AGENTS:
+                raise MissingExtraError(missing_extra(f'env {env_id!r}', 'agents', package)) from error.__cause__
             sentence = game_hint(env_id) or sentence
         raise UnknownEnvError(sentence) from (error.__cause__ or error)
     if home in NAMED_BY_PACKAGE:
@@ -371,30 +378,65 @@ def _of_pettingzoo(pettingzoo: ModuleType, env_id: str, name: str) -> Callable[.
     if not hasattr(pettingzoo, 'make'):
         raise UnknownEnvError(f'env {name!r}: this version of pettingzoo has no registry; install pettingzoo>=1.27.')
     kinds = {'parallel': list(pettingzoo.parallel_registry), 'aec': list(pettingzoo.aec_registry)}
-    kind = next((kind for kind, ids in kinds.items() if env_id in ids), None)
+    registered = re.sub(r'_v(\d+)$', r'-v\1', env_id)  # its modules have names with _v
+    kind = next((kind for kind, ids in kinds.items() if registered in ids), None)
     if kind is None:
+        if env_id.startswith('mpe/'):
+            module = re.sub(r'-v(\d+)$', r'_v\1', env_id.removeprefix('mpe/'))
+            raise UnknownEnvError(_moved_to_mpe2(name, module, 'parallel_env'))
         all_ids = sorted({*kinds['parallel'], *kinds['aec']})
-        raise UnknownEnvError(
-            f'env {name!r}: pettingzoo has no {env_id!r}; {did_you_mean(env_id, all_ids, "see pettingzoo.pprint_registry().")}'
-        )
-    return partial(pettingzoo.make, kind, env_id)
+        hint = did_you_mean(registered, all_ids, 'see pettingzoo.pprint_registry().')
+        raise UnknownEnvError(f'env {name!r}: pettingzoo has no {env_id!r}; {hint}')
+
+    def make(**kwargs: Any) -> Any:
+        try:
+            return pettingzoo.make(kind, registered, **kwargs)
+        except Exception as error:
+            cause = error.__cause__ or error
+            if not isinstance(cause, ImportError):
+                raise
+            extra = registered.partition('/')[0]
+            raise MissingExtraError(
+                f'env {name!r} needs what is not installed ({show_error(cause)}); run: pip install {shlex.quote(f"pettingzoo[{extra}]")}'
+            ) from cause
+
+    make.__signature__ = inspect.signature(partial(pettingzoo.make, kind, registered))  # type: ignore[attr-defined]
+    return make
+
+
+def _moved_to_mpe2(env_id: str, module: str, attribute: str) -> str:
+    """The message for an env of the multi-particle envs, which newer versions of PettingZoo do not have."""
+    return (
+        f'env {env_id!r}: the multi-particle envs have left PettingZoo for the package mpe2, of the extra agents; write '
+        f'mpe2.{module}:{attribute}.'
+    )
 
 
 def _of_open_spiel(pyspiel: ModuleType, game: str, name: str) -> Callable[..., Any]:
     """The maker of a game of OpenSpiel; its text may have parameters. Raises: UnknownEnvError."""
-    if game.partition('(')[0] not in pyspiel.registered_names():
-        raise UnknownEnvError(
-            f'env {name!r}: OpenSpiel has no game {game!r}; {did_you_mean(game, sorted(pyspiel.registered_names()), "see pyspiel.registered_names().")}'
-        )
+    short_name = game.partition('(')[0]
+    if short_name.startswith('python_'):
+        importlib.import_module('open_spiel.python.games')  # registers them
+    if short_name not in pyspiel.registered_names():
+        hint = did_you_mean(short_name, sorted(pyspiel.registered_names()), 'see pyspiel.registered_names().')
+        raise UnknownEnvError(f'env {name!r}: OpenSpiel has no game {short_name!r}; {hint}')
 
     def make(**parameters: Any) -> Any:
-        if parameters:
-            return pyspiel.load_game(game, parameters)
-        return pyspiel.load_game(game)
+        try:
+            if parameters:
+                return pyspiel.load_game(game, parameters)
+            return pyspiel.load_game(game)
+        except pyspiel.SpielError as error:
+            said = ' '.join(str(error).split())
+            raise EnvKwargsError(
+                f'env {name!r}: OpenSpiel does not take its parameters ({said}); correct those in brackets, or env.kwargs.'
+            ) from error
 
     return make
 
 
+OF_EXTRA_AGENTS = ('pettingzoo', 'pyspiel', 'mpe2')
+"""Modules of the packages of the extra agents."""
 NAMED_BY_PACKAGE = {'gym': _of_old_gym, 'pettingzoo': _of_pettingzoo, 'pyspiel': _of_open_spiel}
 """Packages that name their envs themselves, as `package:id`."""
 
