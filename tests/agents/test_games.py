@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 import numpy as np
 import pytest
 
-from tests.agents.envs import CartPoleParallel, CartPoleTurns, Clockwork
+from tests.agents.envs import CartPoleParallel, CartPoleTurns, Clockwork, Rota
 from zoo.agents.game import number
 from zoo.agents.games import Cycle, ParallelGame, game_of, make_game
 from zoo.env.config import env_config
@@ -173,3 +175,179 @@ def test_cycle_with_another_agent_on_turn_says_so():
     env.aec_env.step(0)  # agent_0 has acted already
     with pytest.raises(BrokenContractError, match="'agent_1' is on turn"):
         Cycle(env)(dict.fromkeys(env.agents, 0))
+
+
+def test_turns_of_a_scripted_env():
+    """By hand, from Rota's script: the agents in turn; what all agents earn in a step, before their first action and after their
+    end too; the 99 of the steps with None is in no reward."""
+    game = game_of(Rota(), 'rota')
+    turn = game.reset(seed=0)
+    acting = []
+    rewards = []
+    ends = []
+    while turn.acts:
+        acting += turn.acts
+        turn = game.step(dict.fromkeys(turn.acts, 0))
+        rewards.append([turn.rewards[agent] for agent in 'abc'])
+        ends.append({agent: (end.terminated, end.obs.tolist()) for agent, end in turn.ended.items()})
+    assert acting == list('abacbcc')
+    assert rewards == [[2 ** (3 * t), 2 ** (3 * t + 1), 2 ** (3 * t + 2)] for t in range(7)]
+    assert ends == [{}, {}, {'a': (True, [3, 0])}, {}, {}, {'b': (False, [6, 1])}, {'c': (True, [7, 2])}]
+
+
+class BothFlags(Rota):
+    """Rota in which all agents are terminated and truncated in step 2."""
+
+    def step(self, action):
+        super().step(action)
+        if action is not None and self._t == 3:
+            self.terminations = dict.fromkeys(self.agents, True)
+            self.truncations = dict.fromkeys(self.agents, True)
+
+
+class BothFlagsParallel(Clockwork):
+    """Clockwork in which all agents are terminated and truncated in step 1, as by wrappers that hide deaths."""
+
+    script = ('ab', 'ab', '')
+
+    def step(self, actions):
+        obs, rewards, terminated, truncated, infos = super().step(actions)
+        both = dict.fromkeys(actions, self._t == 2)
+        return obs, rewards, both, both, infos
+
+
+@pytest.mark.parametrize('make', [BothFlags, BothFlagsParallel])
+def test_an_agent_that_is_terminated_and_truncated_has_terminated(make):
+    game = game_of(make(), '')
+    turn = game.reset(seed=0)
+    while turn.acts:
+        turn = game.step(dict.fromkeys(turn.acts, 0))
+    assert [end.terminated for end in turn.ended.values()] == [True] * len(turn.ended)
+    assert len(turn.ended) == (3 if make is BothFlags else 2)
+
+
+def test_illegal_move_of_tictactoe_ends_the_game():
+    """By PettingZoo's rule the mover loses 1 and the other earns 0; both have both flags."""
+    game = game_of(tictactoe_v3.env(), 'tictactoe')
+    game.reset(seed=0)
+    game.step({'player_1': 0})
+    turn = game.step({'player_2': 0})
+    assert turn.rewards == {'player_1': 0, 'player_2': -1}
+    assert turn.acts == {}
+    assert {agent: end.terminated for agent, end in turn.ended.items()} == {'player_1': True, 'player_2': True}
+
+
+class Undead(Rota):
+    """Rota that does not remove an agent that is stepped with None."""
+
+    def step(self, action):
+        if action is not None:
+            super().step(action)
+
+
+class Vanishing(Rota):
+    """Rota in which c is gone after step 0, but has no end."""
+
+    def step(self, action):
+        super().step(action)
+        for of_agents in (self.terminations, self.truncations):
+            of_agents.pop('c', None)
+
+
+@pytest.mark.parametrize(
+    ('make', 'n_step', 'sentence'),
+    [
+        (Undead, 3, "agent 'a' has ended, and is still in `agents` after its step with None"),
+        (Vanishing, 1, "agent 'c' is gone, but was neither terminated nor truncated"),
+    ],
+)
+def test_env_of_turns_that_breaks_its_contract_is_named(make, n_step, sentence):
+    game = game_of(make(), 'rota')
+    turn = game.reset(seed=0)
+    with pytest.raises(BrokenContractError, match=sentence):
+        for _ in range(n_step):
+            turn = game.step(dict.fromkeys(turn.acts, 0))
+
+
+def test_rewards_in_a_defaultdict_must_have_all_agents():
+    """PettingZoo's aec_to_parallel gives such a dict, which has 0 for every agent that is asked for."""
+    game = game_of(Broken(lambda env, o, rewards, *rest: (o, defaultdict(int, a=1), *rest)), 'clockwork')
+    game.reset()
+    with pytest.raises(BrokenContractError, match="rewards without agent 'b', which acted"):
+        game.step({'a': 0, 'b': 0})
+
+
+def test_vector_rewards_are_weighted():
+    def change(env, obs, rewards, *rest):
+        return obs, {agent: np.array([reward, 10.0]) for agent, reward in rewards.items()}, *rest
+
+    game = game_of(Broken(change), 'clockwork')
+    game.reward_weights = [1.0, 0.5]
+    game.reset()
+    assert game.step({'a': 0, 'b': 0}).rewards == {'a': 6.0, 'b': 7.0}
+
+
+class Seeds(Clockwork):
+    """Clockwork that keeps the seeds of its resets."""
+
+    def reset(self, seed=None, options=None):
+        self.seeds = [*getattr(self, 'seeds', ()), seed]
+        return super().reset(seed)
+
+
+def test_seeds_of_resets_reach_the_env():
+    game = game_of(Seeds(), 'clockwork')
+    for seed in (3, None, 4):
+        game.reset(seed)
+    assert game.env.seeds == [3, None, 4]
+
+
+def test_packages_that_draw_from_the_system_get_a_seed_at_every_reset(monkeypatch):
+    """The same first seed gives the same later ones, which differ."""
+    monkeypatch.setattr(Seeds, '__module__', 'shimmy.openspiel_compatibility')
+    runs = []
+    for _ in range(2):
+        game = game_of(Seeds(), 'clockwork')
+        for seed in (3, None, None):
+            game.reset(seed)
+        runs.append(game.env.seeds)
+    assert runs[0] == runs[1]
+    assert None not in runs[0]
+    assert len(set(runs[0])) == 3
+
+
+def turns_of(env, n_agent):
+    """Actions drawn as from five choices for each turn. Returns: by agent, the sum of its `last` rewards."""
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+    own = Counter(dict.fromkeys(env.possible_agents, 0.0))
+    for agent in env.agent_iter():
+        _, reward, terminated, truncated, _ = env.last()
+        own[agent] += reward
+        env.step(None if terminated or truncated else int(rng.integers(n_agent)))
+    return own
+
+
+@pytest.mark.parametrize(
+    ('module', 'n_choice', 'kwargs'),
+    [
+        ('pettingzoo.classic.rps_v2', 3, {}),
+        ('mpe2.simple_spread_v3', 5, {}),
+        ('mpe2.simple_adversary_v3', 5, {}),
+        ('pettingzoo.sisl.pursuit_v5', 5, {'max_cycles': 20}),
+    ],
+)
+@pytest.mark.parametrize('kind', ['env', 'parallel_env'])
+def test_returns_are_those_of_the_loop_of_pettingzoo(module, n_choice, kwargs, kind):
+    """The same drawn actions in the order of turns, in both interfaces, against the sum of `last` over `agent_iter`."""
+    made = pytest.importorskip(module)
+    own = turns_of(made.env(**kwargs), n_choice)
+    rng = np.random.default_rng(0)
+    game = game_of(getattr(made, kind)(**kwargs), module)
+    turn = game.reset(seed=0)
+    total = Counter(dict.fromkeys(game.agents, 0.0))
+    while turn.acts:
+        turn = game.step({agent: int(rng.integers(n_choice)) for agent in turn.acts})
+        total.update(turn.rewards)
+    assert total == pytest.approx(own)
+    assert any(own.values())

@@ -9,7 +9,9 @@ import pytest
 
 pyspiel = pytest.importorskip('pyspiel', reason='the extra agents')
 
-from zoo.agents.games import game_of  # noqa: E402
+from zoo.agents.games import game_of, make_game  # noqa: E402
+from zoo.env.config import env_config  # noqa: E402
+from zoo.env.errors import EnvKwargsError, UnsupportedEnvError  # noqa: E402
 
 
 def play(name, seed, choose=None):
@@ -58,3 +60,68 @@ def test_state_is_what_all_players_see():
     turn = game.reset(seed=0)
     assert game.state().shape == (22,)
     assert game.state()[:11].tolist() == turn.acts['player_0'].tolist()
+
+
+@pytest.mark.parametrize(
+    'name', ['leduc_poker', 'leduc_poker(players=3)', 'goofspiel(num_cards=4,imp_info=True)', 'liars_dice']
+)
+def test_returns_are_those_of_the_game_and_sum_to_zero(name):
+    """The sums of rewards by step, which are differences of returns, are the returns of OpenSpiel at the end."""
+    for seed in range(30):
+        game = game_of(pyspiel.load_game(name), name)
+        rng = np.random.default_rng(seed)
+        turn = game.reset(seed=seed)
+        returns = Counter()
+        while turn.acts:
+            actions = {agent: int(rng.choice(np.flatnonzero(mask))) for agent, mask in turn.masks.items()}
+            turn = game.step(actions)
+            returns.update(turn.rewards)
+        assert [returns[agent] for agent in game.agents] == pytest.approx(game._state.returns())
+        assert sum(returns.values()) == pytest.approx(0)
+
+
+def test_moves_are_those_that_the_game_allows():
+    """On the first turn of Kuhn poker a player passes or bets, by hand; in Leduc none folds before a bet, which is choice 0."""
+    assert game_of(pyspiel.load_game('kuhn_poker'), '').reset(seed=0).masks['player_0'].tolist() == [True, True]
+    assert game_of(pyspiel.load_game('leduc_poker'), '').reset(seed=0).masks['player_0'].tolist() == [False, True, True]
+
+
+def test_a_player_that_waits_is_observed_where_its_episode_is_cut():
+    """Its card is the only entry that the two observations of an unplayed hand of Kuhn poker may have beside the player's."""
+    game = game_of(pyspiel.load_game('kuhn_poker'), 'kuhn_poker')
+    game.reset(seed=0)
+    obs = game.observe('player_1')
+    assert obs[:2].tolist() == [0, 1]
+    assert obs[2:5].sum() == 1
+    assert obs[5:].sum() == 0
+
+
+def test_mean_field_games_are_refused():
+    with pytest.raises(UnsupportedEnvError, match='it is a mean-field game'):
+        game_of(pyspiel.load_game('mfg_crowd_modelling'), 'mfg')
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'kwargs'),
+    [
+        ('pyspiel:leduc_poker(players=3)', {}),
+        ('pyspiel:leduc_poker', {'players': 3}),
+        ('pyspiel:python_liars_poker', {}),
+    ],
+)
+def test_games_with_parameters_and_games_in_python_are_made(env_id, kwargs):
+    game = make_game(env_config({'id': env_id, 'kwargs': kwargs}))
+    assert len(game.agents) == (3 if 'leduc' in env_id else 2)
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'kwargs', 'said'),
+    [
+        ('pyspiel:leduc_poker', {'playrs': 3}, "Unknown parameter 'playrs'"),
+        ('pyspiel:leduc_poker(players=3', {}, 'Missing closing bracket'),
+        ('pyspiel:leduc_poker(players=99)', {}, 'num_players_ = 99'),
+    ],
+)
+def test_wrong_parameters_are_refused_in_a_sentence(env_id, kwargs, said):
+    with pytest.raises(EnvKwargsError, match=f'OpenSpiel does not take its parameters .*{said}'):
+        make_game(env_config({'id': env_id, 'kwargs': kwargs}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -79,6 +80,25 @@ def test_concat_has_the_observations_of_all_agents():
         [2, 0, 2, 1, 2, 2],
         [0, 0, 3, 1, 3, 2],
     ]
+
+
+class Counted(Clockwork):
+    """Clockwork whose observations are numbers, as those of rock-paper-scissors: the step."""
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Discrete(9)
+
+    def _obs(self, agent):
+        return np.int64(self._t)
+
+
+def test_observations_may_be_numbers():
+    """By hand: the step where an agent acts or has just ended, 0 where it does not act."""
+    game = game_of(Counted(), 'counted')
+    env = TableEnv(game, layout_of(game, AgentsConfig(id='off'), 'counted', ['shared']))
+    tables, _ = play(env, 5)
+    rows = [table['of_shared'].tolist() for table in tables]
+    assert rows == [[0, 0, 0], [1, 1, 0], [2, 2, 2], [0, 3, 3], [0, 4, 4], [0, 0, 5]]
 
 
 def test_unknown_agent_is_refused():

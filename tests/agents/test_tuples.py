@@ -7,10 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from zoo.agents.games import game_of
-from zoo.env.errors import BrokenContractError, SeveralAgentsError
+from zoo.env.errors import BrokenContractError, EnvContractError, SeveralAgentsError
 from zoo.env.make import make_env
+from zoo.env.make_vector import make_vector_env
 
 
 class Pair(gymnasium.Env):
@@ -65,6 +67,24 @@ def test_rewards_must_be_one_for_each_agent():
     game.env.rewards = [1.0]
     with pytest.raises(BrokenContractError, match=r'step returned rewards \[1.0\]'):
         game.step({'agent_0': 0, 'agent_1': 2})
+
+
+def test_agents_may_end_one_by_termination_and_one_by_truncation():
+    game = game_of(Pair(), 'pair')
+    game.reset()
+    game.env.step = lambda action: ((np.zeros(1), np.zeros(2)), [0.0, 0.0], [True, False], [False, True], {})
+    assert game.step({'agent_0': 0, 'agent_1': 2}).acts == {}
+
+
+def test_env_that_does_not_count_its_agents_is_told_to():
+    class Uncounted(Pair):
+        n_agents = None
+
+    vector = make_vector_env({'id': Uncounted}, 1)
+    vector.reset(seed=0)
+    with pytest.raises(EnvContractError, match='give the env the attribute n_agents = 2'):
+        vector.step(torch.zeros(1, 2))
+    vector.close()
 
 
 def test_it_is_no_single_env():

@@ -134,6 +134,7 @@ def test_files_of_an_installed_module_are_found_without_importing_it(
         file.parent.mkdir(exist_ok=True)
         file.write_text('raise SystemExit("it was imported")')
     (tmp_path / 'single_of_test.py').write_text('raise SystemExit("it was imported")')
+    (tmp_path / 'machine_of_test.so').write_bytes(b'no machine code')
     (tmp_path / 'without_init_of_test').mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     folders = [str(tmp_path)]
@@ -141,7 +142,9 @@ def test_files_of_an_installed_module_are_found_without_importing_it(
     assert installed_files('pack_of_test.env', folders) == files[:2]
     assert installed_files('pack_of_test.more', folders) == [files[0], files[2]]
     assert installed_files('single_of_test', folders) == [tmp_path / 'single_of_test.py']
+    assert installed_files('machine_of_test', folders) == [tmp_path / 'machine_of_test.so']
     for none in (
+        'machine_of_test.env',
         'pack_of_test.other',
         'single_of_test.env',
         'without_init_of_test',

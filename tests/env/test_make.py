@@ -25,6 +25,8 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
+from zoo.env.config import env_config
+from zoo.env.make import make_source
 
 
 def make(env_id: Any, **fields: Any) -> gymnasium.Env:
@@ -282,3 +284,53 @@ def test_id_of_a_package_that_is_not_installed_says_how_to_install_it(monkeypatc
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     with pytest.raises(UnknownEnvError, match="pip install gymnasium-robotics, and write env.id='gymnasium_robotics:"):
         make('FetchXyz-v9')
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'module'),
+    [
+        ('pyspiel:kuhn_poker', 'pyspiel'),
+        ('pettingzoo:classic/tictactoe-v3', 'pettingzoo'),
+        ('mpe2.simple_spread_v3:parallel_env', 'mpe2'),
+    ],
+)
+def test_packages_of_the_extra_agents_that_are_not_installed_are_named(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, module: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition('.')[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)  # makes `import module` raise ImportError
+    with pytest.raises(MissingExtraError) as raised:
+        make(env_id)
+    assert str(raised.value) == (
+        f"env '{env_id}' needs {module}, which is not installed; run: pip install '.[agents]' in the checkout of zoo"
+    )
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'missing'),
+    [('pettingzoo:sisl/pursuit-v5', 'pygame'), ('pettingzoo.sisl.pursuit_v5:parallel_env', 'pygame')],
+)
+def test_packages_that_a_kind_of_envs_of_pettingzoo_needs_are_named(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, missing: str
+) -> None:
+    pytest.importorskip('pettingzoo', reason='the extra agents')
+    for name in [name for name in sys.modules if name.startswith('pettingzoo.sisl')]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=rf"{missing}.*run: pip install 'pettingzoo\[sisl\]'"):
+        make(env_id)
+
+
+@pytest.mark.parametrize('env_id', ['pettingzoo:mpe/simple_tag-v3', 'pettingzoo.mpe.simple_tag_v3:parallel_env'])
+def test_multi_particle_envs_are_found_where_they_are_now(env_id: str) -> None:
+    pytest.importorskip('pettingzoo', reason='the extra agents')
+    with pytest.raises(UnknownEnvError, match='the extra agents; write mpe2.simple_tag_v3:parallel_env'):
+        make(env_id)
+
+
+def test_names_of_pettingzoo_may_be_those_of_its_modules() -> None:
+    pytest.importorskip('pettingzoo', reason='the extra agents')
+    for env_id in ('pettingzoo:classic/tictactoe_v3', 'pettingzoo:classic/tictactoe-v3'):
+        env = make_source(env_config({'id': env_id}), env_id)
+        assert env.possible_agents == ['player_1', 'player_2']

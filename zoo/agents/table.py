@@ -305,7 +305,7 @@ class _GroupMemory:
     def plain_row(self, index: int) -> np.ndarray | None:
         """The memory of a row whose observation is all that is written; None if there is a mask or padding, or it is a tree."""
         if self.mask is None and self._is_plain:
-            return self._obs[index]
+            return self._obs[index, ...]  # a view, also where a row is one number
         return None
 
     def _padding_masks(self) -> list[np.ndarray] | None:

@@ -62,8 +62,12 @@ def new_place(name: str) -> str:
     return f'{file if os.path.isfile(file) else "NEW.py"}:{attribute}'
 
 
+EXTENSIONS = ('.so', '.pyd')
+"""Suffixes of modules of machine code, such as pyspiel."""
+
+
 def installed_files(module: str, folders: Sequence[str] | None = None) -> list[Path]:
-    """The .py files of an installed module: of its top package, and its own; nothing is imported to find them.
+    """The files of an installed module: of its top package, and its own; nothing is imported to find them.
 
     [] for a module elsewhere, such as the current folder, and for one that is not in such files.
     Args: folders: those of installed packages; None: those of this Python.
@@ -77,7 +81,7 @@ def installed_files(module: str, folders: Sequence[str] | None = None) -> list[P
         origin = Path(spec.origin)
     else:
         origin = None
-    if origin is None or origin.suffix != '.py':
+    if origin is None or origin.suffix not in ('.py', *EXTENSIONS):
         return []
     homes = [os.path.realpath(folder) for folder in (_installed_folders() if folders is None else folders)]
     if not any(Path(os.path.realpath(origin)).is_relative_to(home) for home in homes):

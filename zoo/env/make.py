@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import inspect
 import logging
 import re
@@ -323,11 +323,15 @@ def _find_in_code(env_id: str) -> Source:
 
         sentence = str(error)
         if isinstance(error.__cause__, ModuleNotFoundError):
-            package = error.__cause__.name
-            if package in OF_EXTRA_AGENTS:
+            package = home.partition('.')[0]
+            if package in OF_EXTRA_AGENTS and importlib.util.find_spec(package) is None:
                 raise MissingExtraError(missing_extra(f'env {env_id!r}', 'agents', package)) from error.__cause__
             sentence = game_hint(env_id) or sentence
         raise UnknownEnvError(sentence) from (error.__cause__ or error)
+    except ModuleNotFoundError as error:
+        if not home.startswith('pettingzoo.'):
+            raise
+        raise _needs_extra_of_pettingzoo(env_id, home.split('.')[1], error) from error
     if home in NAMED_BY_PACKAGE:
         return NAMED_BY_PACKAGE[home](module, attribute, env_id)
     code = member(module, attribute)
@@ -395,13 +399,16 @@ def _of_pettingzoo(pettingzoo: ModuleType, env_id: str, name: str) -> Callable[.
             cause = error.__cause__ or error
             if not isinstance(cause, ImportError):
                 raise
-            extra = registered.partition('/')[0]
-            raise MissingExtraError(
-                f'env {name!r} needs what is not installed ({show_error(cause)}); run: pip install {shlex.quote(f"pettingzoo[{extra}]")}'
-            ) from cause
+            raise _needs_extra_of_pettingzoo(name, registered.partition('/')[0], cause) from cause
 
     make.__signature__ = inspect.signature(partial(pettingzoo.make, kind, registered))  # type: ignore[attr-defined]
     return make
+
+
+def _needs_extra_of_pettingzoo(env_id: str, extra: str, error: BaseException) -> MissingExtraError:
+    """The error of an env whose kind of envs, such as butterfly, needs packages that are not installed."""
+    install = f'pip install {shlex.quote(f"pettingzoo[{extra}]")}'
+    return MissingExtraError(f'env {env_id!r} needs what is not installed ({show_error(error)}); run: {install}')
 
 
 def _moved_to_mpe2(env_id: str, module: str, attribute: str) -> str:

@@ -139,7 +139,8 @@ def bad_reward(reward: object) -> tuple[str, str, str]:
         weights = ', '.join(['1.0'] * len(reward))
         do = (
             f'set env.reward_weights=[{weights}] (with your own weights, of which the reward is the weighted sum), or wrap the '
-            'env, as by env.wrappers=[mo_gymnasium.wrappers:LinearReward]'
+            'env, as by env.wrappers=[mo_gymnasium.wrappers:LinearReward]; if they are rewards of agents, each with a space in '
+            f'Tuples of spaces, give the env the attribute n_agents = {len(reward)}'
         )
     return f'the reward is {show_value(reward)}', 'a number', do
 

@@ -23,6 +23,7 @@ from zoo.core.files import current_folder, is_private, keep_user_file, open_with
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 ENVS = 'trained_on.json'
 RUNS = 'started_runs.txt'  # a line for each run: `_line_of`
+MOST_CODE = 1 << 28  # bytes of a file of code; modules of machine code have some 10 MB
 MOST_BYTES = 1 << 20  # of the memory: about 16,000 runs; then the older half is forgotten
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def _hash_of(name: str) -> str | dict[str, str] | None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(read_small(path)).hexdigest()
+    return hashlib.sha256(read_small(path, MOST_CODE)).hexdigest()
 
 
 def remember_run(folder: Path, sections: Collection[Any]) -> None:
