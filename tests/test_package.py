@@ -53,6 +53,7 @@ EXTRA_OF_ENV = {
     'minatar': 'minatar',
     'minigrid_memory': 'envpool',
     'mpe2': 'mpe2',
+    'pettingzoo': 'pettingzoo',
     'procgen': 'envpool',
 }
 
@@ -393,7 +394,12 @@ def test_bundled_config_is_a_script_is_found_by_name_and_named_after_itself(path
     assert ast.unparse(main) == script
     # named after the env; in a family of games after the game, or after the family if the user chooses the game
     in_code = re.search(r'(\w+?)(?:_v\d+)?:', config.env.id)  # the name of the module, or of the class
-    ids = [config.env.id, config.env.game, *(in_code.groups() if in_code else []), config.env.id.rpartition(':')[2]]
+    ids = [
+        config.env.id,
+        config.env.game,
+        *(in_code.groups() if in_code else []),
+        re.split('[:/]', config.env.id)[-1],
+    ]
     names = {re.sub(r'-v\d+$', '', env or '').replace('-', '').lower() for env in ids}
     stem = name.removesuffix(f'_{kind}').replace('_', '')  # the name of a variant may follow
     assert any(env and stem.startswith(env.replace('_', '')) for env in names)
@@ -419,7 +425,7 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     assert result.train_iter == steps_per_rollout(resolved) * N_AGENT.get(name_of(path), 1)
 
 
-N_AGENT = {'simple_spread_ppo': 3, 'simple_spread_mappo': 3}
+N_AGENT = {'simple_spread_ppo': 3, 'simple_spread_mappo': 3, 'simple_tag_ppo': 3, 'two_step_game_ppo': 2}
 """The agents whose rows one policy learns from, by config."""
 
 

@@ -110,13 +110,14 @@ class Clockwork:
     def action_space(self, agent: str) -> gymnasium.Space:
         return gymnasium.spaces.Discrete(2)
 
-    def _obs(self, agent: str) -> np.ndarray:
+    def observed(self, agent: str) -> np.ndarray:
+        """The observation of an agent now."""
         return np.array([self._t, self.possible_agents.index(agent)], np.float32)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self._t = 0
         self.agents = list(self.script[0])
-        return {agent: self._obs(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+        return {agent: self.observed(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
         assert sorted(actions) == sorted(self.agents)
@@ -125,7 +126,7 @@ class Clockwork:
         self._t += 1
         self.agents = list(self.script[self._t])
         known = list(dict.fromkeys((*acted, *self.agents)))
-        obs = {agent: self._obs(agent) for agent in known}
+        obs = {agent: self.observed(agent) for agent in known}
         obs |= {agent: np.full(2, np.nan, np.float32) for agent in self.possible_agents if agent not in known}
         rewards = {agent: 2 ** (3 * t + self.possible_agents.index(agent)) for agent in acted}
         terminated = {agent: self.ends.get((t, agent)) is True for agent in acted}

@@ -27,10 +27,10 @@ class Masked(Clockwork):
     def action_space(self, agent: str) -> gymnasium.Space:
         return gymnasium.spaces.Discrete(N_CHOICE)
 
-    def _obs(self, agent: str) -> Any:
+    def observed(self, agent: str) -> Any:
         mask = np.zeros(N_CHOICE, np.int8)
         mask[self._t % N_CHOICE] = 1
-        return {'observation': super()._obs(agent), 'action_mask': mask}
+        return {'observation': super().observed(agent), 'action_mask': mask}
 
     def step(self, actions: dict[str, Any]) -> Any:
         assert all(action == self._t % N_CHOICE for action in actions.values())
@@ -40,8 +40,8 @@ class Masked(Clockwork):
 class NoChoice(Masked):
     """No choice is allowed."""
 
-    def _obs(self, agent: str) -> Any:
-        return super()._obs(agent) | {'action_mask': np.zeros(N_CHOICE, np.int8)}
+    def observed(self, agent: str) -> Any:
+        return super().observed(agent) | {'action_mask': np.zeros(N_CHOICE, np.int8)}
 
 
 class Unseeded(Clockwork):
@@ -49,17 +49,17 @@ class Unseeded(Clockwork):
 
     drawn = np.random.default_rng(0)
 
-    def _obs(self, agent: str) -> np.ndarray:
+    def observed(self, agent: str) -> np.ndarray:
         return self.drawn.random(2, np.float32)
 
 
 class WrongShape(Clockwork):
     """From step 2 on the observations of c have three numbers."""
 
-    def _obs(self, agent: str) -> np.ndarray:
+    def observed(self, agent: str) -> np.ndarray:
         if agent == 'c':
             return np.zeros(3, np.float32)
-        return super()._obs(agent)
+        return super().observed(agent)
 
 
 class BothFlags(Clockwork):

@@ -51,6 +51,13 @@ def test_every_config_that_is_found_resolves_to_that_env_and_policy() -> None:
     assert (resolved.env.id, resolved.policy.type, resolved.exp_name) == ('Blackjack-v1', 'ppo', 'Blackjack-v1')
 
 
+def test_an_env_of_several_agents_is_looked_at_as_its_policy_sees_it() -> None:
+    """Its agents observe vectors without bounds, which are normalised."""
+    config = config_for_env('tests.agents.envs:Clockwork')
+    assert config['policy'] == {'type': 'ppo', 'model': {'obs_norm': True}, 'learn': {'reward_norm': True}}
+    assert bundled_config_of('mpe2.simple_spread_v3:parallel_env', 'ppo') == 'simple_spread_ppo'
+
+
 def test_an_override_of_the_type_chooses_the_policy() -> None:
     assert config_for_env('CartPole-v1', overrides=['policy.type=ppg'])['policy']['type'] == 'ppg'
     with pytest.raises(UnknownNameError, match="did you mean 'ppg'"):
@@ -64,6 +71,9 @@ def test_an_override_of_the_type_chooses_the_policy() -> None:
         ('my_env.py:MyEnv', 'MyEnv'),
         ('/a/b/my_env.py:make_env', 'make_env'),
         ('package.module:make', 'make'),
+        ('mpe2.simple_spread_v3:parallel_env', 'simple_spread_v3'),
+        ('a/my_game.py:env', 'my_game'),
+        ('pettingzoo:classic/tictactoe-v3', 'tictactoe-v3'),
         ('a/b c', 'b_c'),
         ('...', 'run'),
         ('x' * 200, 'x' * 60),

@@ -17,7 +17,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGI
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.closing import close_in_time
-from zoo.env.errors import STOPS, NoAnswerError
+from zoo.env.errors import STOPS, NoAnswerError, SeveralAgentsError
 from zoo.env.ids import faster_family
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.family import N_ENV
@@ -26,6 +26,7 @@ from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.vector import seen_space
 from zoo.model.images import holds_images
 from zoo.model.inputs import views_of
+from zoo.run.config import frozen_config, resolve_config
 from zoo.worker.env_watch import watch_calls
 from zoo.worker.evaluation_env import evaluation_env
 
@@ -180,14 +181,45 @@ def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces 
                 close_in_time({f'env {name!r}': made.close}, cfg.step_timeout, logging.DEBUG)
     except (NoAnswerError, *STOPS):
         raise
+    except SeveralAgentsError:
+        return _spaces_of_agents(section, overrides)
     except BaseException:  # also from the env's own code: the run makes the env again, and reports the error
         return None
 
 
+def _spaces_of_agents(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces | None:
+    """The spaces of the first policy of an env of several agents; None as in `_spaces_of`."""
+    from zoo.agents.stage import look_at_agents
+
+    texts = [text for text in overrides if text.startswith(('env.', 'agents.'))]
+    try:
+        cfg = frozen_config(resolve_config({'env': dict(section)}, texts))
+        with watch_calls(cfg.env.step_timeout):
+            group = look_at_agents(cfg.env, cfg.agents).groups[0]
+            return _Spaces(group.obs_space, group.action_space)
+    except (NoAnswerError, *STOPS):
+        raise
+    except BaseException:  # as in `_spaces_of`
+        return None
+
+
+OF_PETTINGZOO = ('env', 'raw_env', 'parallel_env', 'aec_env')
+"""Names of the functions of PettingZoo's modules, which do not tell envs apart."""
+
+
 def exp_name_of(env_id: str) -> str:
-    """A folder name made of an env's id: 'my_env.py:MyEnv' is 'MyEnv', 'CartPole-v1' is 'CartPole-v1'."""
+    """A folder name made of an env's id: 'my_env.py:MyEnv' is 'MyEnv', 'CartPole-v1' is 'CartPole-v1'.
+
+    'mpe2.simple_spread_v3:parallel_env' is 'simple_spread_v3'.
+    """
     if ':' in env_id:
-        name = env_id.rpartition(':')[2]
+        home, _, name = env_id.rpartition(':')
+        if home == 'pettingzoo':  # its registry
+            name = Path(name).name
+        elif name in OF_PETTINGZOO:
+            name = home.rpartition('.')[2]
+            if home.endswith('.py'):
+                name = Path(home).stem
     else:
         name = Path(env_id).name
     return re.sub(r'[^\w.-]+', '_', name).strip('._')[:EXP_NAME_CHARS] or 'run'
