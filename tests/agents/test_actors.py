@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.agents.actors import as_collect_mode, check_actor, function_mode, load_function, random_mode
+from zoo.agents.actors import Actor, as_collect_mode, check_actor, function_mode, load_function, random_mode
 from zoo.config.section import ConfigError
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
@@ -63,7 +63,7 @@ def test_function_gets_arrays_and_mask():
 
 def test_draws_depend_on_seed_group_and_rollout_alone():
     def actions(seed, first, collect_iter):
-        mode = as_collect_mode(random_mode(Discrete(1000), 'clip'), 'bot', seed, 3)
+        mode = as_collect_mode(Actor(random_mode(Discrete(1000), 'clip'), draws=True), 'bot', seed, 3, 1)
         acting = mode.start(torch.zeros(4, 5, 1), first)
         for i in range(collect_iter + 1):
             mode.begin(i)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.backend.executor import ForwardActing
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
 from zoo.core.data import Obs, State, first_leaf, map_tensors
@@ -22,9 +21,15 @@ from zoo.policy.modes import CollectMode, EvalMode
 RANDOM = 'random'
 FUNCTION = 'function'
 SAVED = 'saved'
-KINDS = (RANDOM, FUNCTION, SAVED)
+PAST = 'past'
+KINDS = (RANDOM, FUNCTION, SAVED, PAST)
 """Types of policies of the section agents that have nothing to learn."""
-KEYS = {RANDOM: ('type',), FUNCTION: ('type', 'act'), SAVED: ('type', 'path', 'policy', 'deterministic')}
+KEYS = {
+    RANDOM: ('type',),
+    FUNCTION: ('type', 'act'),
+    SAVED: ('type', 'path', 'policy', 'deterministic'),
+    PAST: ('type',),
+}
 """The keys of each type."""
 
 
@@ -147,45 +152,78 @@ def load_function(name: str, act: Any) -> Callable[..., Any]:
     return function
 
 
-class _Drawing:
-    """Acts by an eval mode for one group of envs, with random numbers that depend on seed, name, group and rollout.
+class ActorActing:
+    """An actor acting through rollouts, an `Acting`: only for the rows that are wanted; the others get zeros.
 
-    Args: name: of the policy; first: index of the group's first row; draws: whether actions are drawn, not the likeliest.
+    Its random numbers depend on the seed, its name, its rows and the number of the rollout.
+    Args: name: of the policy; seed: of the run; obs: the block, [T + 1, R, *O]; first: index of the first row; width: the
+      columns of an action.
+    Attributes: wanted: [R] bool, the rows to act for in the next step; None: all.
     """
 
-    def __init__(self, mode: EvalMode, seed: int, name: str, first: int, draws: bool) -> None:
-        self._mode = mode
+    def __init__(self, actor: Actor, name: str, seed: int, obs: Obs, first: int, width: int) -> None:
+        self._mode = actor.mode
+        self._draws = actor.draws and actor.mode.sample is not None
         self._seed = seed
         self._name = name
         self._first = first
-        self._draws = draws and mode.sample is not None
+        self._obs = obs
+        self._n_row = int(first_leaf(obs).shape[1])
+        self._width = width
         self._generator = torch.Generator()
+        self.output: dict[str, Any] = {}
+        self.state: State = None
+        if actor.mode.initial_state is not None:
+            self.state = actor.mode.initial_state(self._n_row)
+        self.wanted: Tensor | None = None
 
-    def begin(self, collect_iter: int) -> None:
+    def begin(self) -> None:
+        """Nothing to prepare; `seed` is called before."""
+
+    def seed(self, collect_iter: int) -> None:
         """Called before the rollout of this number."""
         reseed(self._generator, self._seed, 'actor', self._name, self._first, collect_iter)
 
-    def __call__(self, obs: Obs, state: State) -> dict[str, Any]:
+    def step(self, t: int) -> Tensor:
+        action = torch.zeros(self._n_row, self._width)
+        rows = torch.arange(self._n_row)
+        if self.wanted is not None:
+            rows = self.wanted.nonzero().flatten()
+        if not len(rows):
+            return action
+        state = self.state
+        if state is not None:
+            state = map_tensors(lambda x: x[rows], state)
+        output = self._act(map_tensors(lambda x: x[t][rows], self._obs), state)
+        if state is not None:
+            self.state = map_tensors(lambda x, new: x.index_copy(0, rows, new), self.state, output['state'])
+        drawn = output['action'].cpu()
+        if self._mode.env_action is not None:
+            drawn = self._mode.env_action(drawn)
+        action[rows] = drawn.reshape(len(rows), self._width).to(action.dtype)
+        return action
+
+    def _act(self, obs: Obs, state: State) -> dict[str, Any]:
         if self._draws:
             assert self._mode.sample is not None
             return self._mode.sample(obs, state, self._generator)
         return self._mode.forward(obs, state)
 
 
-def as_collect_mode(mode: EvalMode, name: str, seed: int, n_step: int, draws: bool = True) -> CollectMode:
-    """A collect mode that acts by an eval mode, and keeps no data. Args: as of `_Drawing`; n_step: steps of a rollout."""
-    groups: list[_Drawing] = []
+def as_collect_mode(actor: Actor, name: str, seed: int, n_step: int, width: int) -> CollectMode:
+    """A collect mode that acts by an actor, and keeps no data. Args: as of `ActorActing`; n_step: steps of a rollout."""
+    actings: list[ActorActing] = []
 
     def begin(collect_iter: int, env_step: int | None = None) -> None:
-        for group in groups:
-            group.begin(collect_iter)
+        for acting in actings:
+            acting.seed(collect_iter)
 
-    def start(obs: Obs, first: int = 0) -> ForwardActing:
-        groups.append(_Drawing(mode, seed, name, first, draws))
-        return ForwardActing(groups[-1], obs, mode.initial_state)
+    def start(obs: Obs, first: int = 0) -> ActorActing:
+        actings.append(ActorActing(actor, name, seed, obs, first, width))
+        return actings[-1]
 
     return CollectMode(
-        forward=mode.forward,
+        forward=actor.mode.forward,
         start=start,
         process_transition=_nothing,
         get_train_sample=_nothing,
@@ -193,7 +231,6 @@ def as_collect_mode(mode: EvalMode, name: str, seed: int, n_step: int, draws: bo
         begin=begin,
         forget=_nothing,
         n_step=n_step,
-        env_action=mode.env_action,
     )
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.agents.actors import ActorActing
 from zoo.agents.compaction import Pending, Steps, compacted, drop_pending, needs_compaction
 from zoo.agents.layout import ACTS, REWARD, ROWS, Layout
 from zoo.agents.rows import ActionJoin, Owners, PolicyRows, outcomes, steps_of
+from zoo.agents.self_play import League
 from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, State, Timestep, map_tensors
 from zoo.core.spaces import Space
@@ -78,8 +80,16 @@ class JointActing:
         self.owners[t] = self._owners.see(self._columns[t])
         return self.owners[t]
 
+    def playing(self) -> list[int]:
+        """The policies of running episodes, as indices of `Layout.groups`."""
+        if self._owners is None:
+            return list(range(len(self._parts)))
+        return self._owners.now()
+
     def restart_all(self) -> None:
-        """Nothing to do: the tables say which rows begin an episode."""
+        """Called after a reset of all envs; the tables say which rows begin an episode."""
+        if self._owners is not None:
+            self._owners.restart()
 
 
 class _PartActing:
@@ -102,6 +112,11 @@ class _PartActing:
     def step(self, t: int, owners: Tensor | None) -> Tensor:
         if t:
             self._rows.show(t)
+        owned = None
+        if owners is not None:
+            owned = (owners == self._index).flatten()
+        if isinstance(self.acting, ActorActing):
+            self.acting.wanted = self._rows.acts(t, owned)
         if not self.has_state:
             action = self.acting.step(t)
         else:
@@ -109,12 +124,7 @@ class _PartActing:
                 self._restart(t)
             before = map_tensors(torch.clone, self.acting.state)
             action = self.acting.step(t)
-            owned = None
-            if owners is not None:
-                owned = (owners == self._index).flatten()
-            state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
-            self.acting.state = state
-            map_tensors(lambda block, x: block[t].copy_(x), self.acting.output['state'], state)
+            self.acting.state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
         if self._to_env is not None:
             return self._to_env(action)
         return action
@@ -153,9 +163,11 @@ class AgentCollector(Collector):
     Args: layout: of the envs; modes: of every policy, by its name in the layout; learner_of: the names of their learners;
       trained: the policies that get rollouts; counts_agents: whether env steps are actions of agents, not steps of envs;
       others: as of `Collector`.
+    Attributes: league: draws opponents and gets the results of episodes, if a policy plays against itself.
     """
 
     agent_step: int
+    league: League | None = None
 
     def __init__(
         self,
@@ -186,6 +198,19 @@ class AgentCollector(Collector):
         super().reset(seed)
         self._pending = dict.fromkeys(self._modes)
         self.returns.drop(slice(None))
+        if self.league is not None:
+            self.league.reset(self.env_step)
+
+    def fill_block(self) -> RolloutExtras:
+        if self.league is not None:
+            self.league.begin_rollout(self.env_step, self._playing())
+        return super().fill_block()
+
+    def _playing(self) -> set[str]:
+        """The policies that play in running episodes."""
+        names = self._layout.policies
+        actings: Sequence[Any] = [group.acting for group in self.groups]
+        return {names[i] for acting in actings for i in acting.playing()}
 
     @torch.no_grad()
     def collect_by_name(self) -> dict[str, Rollout]:
@@ -193,6 +218,8 @@ class AgentCollector(Collector):
 
     def metrics(self) -> dict[str, float]:
         metrics = self.returns.metrics()
+        if self.league is not None:
+            metrics |= self.league.metrics()
         metrics['collect/agent_step'] = self.agent_step
         if self._n_row:
             metrics['collect/acted_share'] = self._n_acted / self._n_row
@@ -209,7 +236,10 @@ class AgentCollector(Collector):
         steps = self.record(extras)
         gained = outcomes(self.block.obs[ROWS], extras.finals)
         owners = self._owners()
-        self.returns.record(gained[..., REWARD], steps, owners)
+        ended = self.returns.record(gained[..., REWARD], steps, owners)
+        if self.league is not None:
+            for policies, returns in ended:
+                self.league.record(policies, returns)
         rollouts = {name: self._rollout_of(name, extras, steps, gained, owners) for name in self._learner_of}
         n_acted = self._count_actions(steps)
         if self._counts_agents:
@@ -312,8 +342,15 @@ class AgentReturns:
         """Drops the running episodes of these copies."""
         self._sum[copies] = 0.0
 
-    def record(self, reward: Tensor, timestep: Timestep, owners: Tensor | None = None) -> None:
-        """Takes the rewards of a rollout, [T, B, A], the steps of the tables, and the policies of agents, see `Owners`."""
+    def record(
+        self, reward: Tensor, timestep: Timestep, owners: Tensor | None = None
+    ) -> list[tuple[list[str], np.ndarray]]:
+        """Takes the rewards of a rollout, [T, B, A], the steps of the tables, and the policies of agents, see `Owners`.
+
+        Returns: of each episode that ended, in order of time, the policy of each agent, if that changes, and the returns.
+        """
+        names = self._layout.policies
+        ended: list[tuple[list[str], np.ndarray]] = []
         ends = (timestep.terminated | timestep.truncated).numpy(force=True)
         total = reward.cumsum(0, dtype=torch.float64).numpy(force=True)
         before = -self._sum  # what to subtract from the sums of each copy
@@ -321,9 +358,14 @@ class AgentReturns:
             if timestep.is_broken is None or not bool(timestep.is_broken[t, b]):
                 returns = total[t, b] - before[b]
                 self._recent.append(returns)
-                self._add_to_policies(returns, None if owners is None else owners[t, b].numpy())
+                owner = None
+                if owners is not None:
+                    owner = owners[t, b].numpy()
+                    ended.append(([names[i] for i in owner], returns))
+                self._add_to_policies(returns, owner)
             before[b] = total[t, b]
         self._sum = total[-1] - before
+        return ended
 
     def _add_to_policies(self, returns: np.ndarray, owners: np.ndarray | None) -> None:
         """Adds an episode's returns to each policy: the mean over its agents."""

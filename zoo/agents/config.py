@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from zoo.agents.self_play import SelfPlayConfig
 from zoo.config.section import Section
 from zoo.config.user_code import with_absolute_names
 
@@ -52,6 +53,10 @@ class AgentsConfig(Section):
         None,
         description='whose return is that of an episode, and decides the best policy and stop_value: a policy (the mean over '
         "its agents), an agent, or 'team' (the sum over all agents); null: the only policy that learns, else team",
+    )
+    self_play: SelfPlayConfig | None = Field(
+        None,
+        description='a policy plays against itself, its past and fixed opponents, see zoo.agents.self_play; {} has its defaults',
     )
     count_by: Literal['env', 'agent'] = Field(
         'env',

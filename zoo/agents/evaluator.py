@@ -84,6 +84,9 @@ class AgentTally(Tally):
         self._of_agents[(timestep.terminated | timestep.truncated).numpy(force=True)] = 0.0
 
     def _count(self, b: int, is_cut: bool, numbers: Mapping[str, float]) -> None:
+        if self._layout.scored is not None:
+            is_own = self._now[b] == self._layout.policies.index(self._layout.scored)
+            self._total[b] = self._of_agents[b][is_own].mean()
         super()._count(b, is_cut, numbers)
         self._of_episodes[b].append(self._of_agents[b].copy())
         if self._owners is not None:

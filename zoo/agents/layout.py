@@ -78,7 +78,8 @@ class Layout:
     Attributes: name: of the env; agents: all that there may be; groups: one for each policy, in the order of the config;
       state: 'off', 'env' or 'concat'; state_space: of the entry `state`, None if it is off; team: as in the section agents;
       score: agents whose mean return is that of an episode, as indices; score_sums: whether it is their sum; mapping: function
-      of (agent, episode, copy), the policy of the agent in that episode; None: each group has its own agents.
+      of (agent, episode, copy), the policy of the agent in that episode; None: each group has its own agents; scored: the policy
+      whose return is that of an episode in evaluations, if agents change between policies; None: as `score` says.
     """
 
     name: str
@@ -90,6 +91,12 @@ class Layout:
     score: tuple[int, ...]
     score_sums: bool
     mapping: Callable[[str, int, int], str] | None = None
+    scored: str | None = None
+
+    @property
+    def counts_episodes(self) -> bool:
+        """Whether tables have the numbers of episodes: groups share an entry, since their agents change."""
+        return any(group.entry == ALL for group in self.groups)
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -134,6 +134,16 @@ class Owners:
         self._episode = episode.clone()
         return self._now
 
+    def restart(self) -> None:
+        """Called when all copies begin new episodes, whose numbers may be those of the present ones."""
+        self._episode.fill_(-1.0)
+
+    def now(self) -> list[int]:
+        """The policies of the present episodes."""
+        if bool((self._episode < 0).all()):  # no episode has begun
+            return []
+        return self._now.unique().tolist()
+
 
 def _columns(space: Space, table: Space) -> list[slice]:
     """The columns of each leaf in an action of a policy, in the order of the leaves in actions of tables."""

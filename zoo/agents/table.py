@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -131,7 +132,7 @@ class TableEnv(gymnasium.Env):
 
     def _clear_columns(self) -> None:
         self._columns[:] = 0.0
-        if self.layout.mapping is not None:  # nothing else depends on the number of the episode
+        if self.layout.counts_episodes:  # nothing else depends on the number of the episode
             self._columns[:, EPISODE] = self._episode
 
     def _earn(self, rewards: Mapping[str, float]) -> float:
@@ -440,7 +441,7 @@ class TableMaker:
 
     def __init__(self, cfg: EnvConfig, layout: Layout) -> None:
         self._cfg = cfg
-        self._layout = layout
+        self._layout = replace(layout, mapping=None)  # processes get it, and a mapping may hold policies
         self.env_name = env_name(cfg)
 
     @property

@@ -13,6 +13,7 @@ import gymnasium
 
 from zoo.agents.actors import (
     FUNCTION,
+    PAST,
     RANDOM,
     Actor,
     check_actor,
@@ -123,7 +124,7 @@ def actors_of(agents: AgentsConfig, layout: Layout, action_mode: str) -> dict[st
     actors = {}
     for name in policy_names(agents):
         differs = agents.policies.get(name)
-        if kind_of(differs) is not None:
+        if kind_of(differs) not in (None, PAST):  # snapshots of self-play act by their league
             check_actor(name, differs)
             actors[name] = _actor(name, differs, layout.group(name), action_mode)
     return actors

@@ -14,6 +14,7 @@ from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
 from zoo.config.section import ConfigError, fields_of, plain, validate
+from zoo.core.action_map import action_width
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
@@ -142,7 +143,8 @@ class AgentsRoster(Roster):
         by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
         n_step = next(iter(modes.values())).n_step
         for name, actor in self._actors.items():
-            by_policy[name] = as_collect_mode(actor.mode, name, self._cfg.seed, n_step, actor.draws)
+            width = sum(action_width(leaf) for _, leaf in leaf_spaces(self._layout.group(name).action_space))
+            by_policy[name] = as_collect_mode(actor, name, self._cfg.seed, n_step, width)
         in_order = {name: by_policy[name] for name in self._layout.policies}
         counts_agents = self._cfg.agents.count_by == 'agent'
         return AgentCollector(

@@ -246,7 +246,7 @@ class RunBuilder:
         self._checkpoint = checkpoint
         self._ranks = ranks
         self._undo = undo
-        self._roster = roster
+        self.roster = roster
         self._leads = leads = ranks.rank == 0
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         self.stop_rules: StopRules | None = None
@@ -277,7 +277,7 @@ class RunBuilder:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
         starts = self._starts()
-        self.parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, self._ranks, self._roster)
+        self.parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, self._ranks, self.roster)
         self._gradients: GradientEvents | None = None
         if readers:
             self._gradients = GradientEvents(self._callbacks)
@@ -286,6 +286,8 @@ class RunBuilder:
         self._schedules = EnvSchedules(cfg, parts)
         if self._checkpoint is not None:
             self.progress = restore(cfg, parts, self._checkpoint, self._ranks, self.stop_rules)
+            state = saved_run(self._checkpoint).state.league
+            self.roster.load_state_dict(state, self._checkpoint.path.parents[1])
         else:
             self.progress = Progress()
             if policy is not None:  # it was given, with parameters
@@ -297,7 +299,7 @@ class RunBuilder:
 
     def _starts(self) -> dict[str, str]:
         """The absolute paths of the runs with whose parameters learners begin; envs may change the current folder."""
-        configs = self._roster.configs(self._cfg)
+        configs = self.roster.configs(self._cfg)
         return {name: os.path.abspath(cfg.init_from) for name, cfg in configs.items() if cfg.init_from}
 
     def _begin_learner(self, learner: Learner, start: str | None) -> None:
@@ -418,6 +420,8 @@ class RunBuilder:
         if self._on_evaluation is not None:
             add(EventCall(partial(tell_listener, self._on_evaluation), 'after_evaluation'))
         add(self._videos)
+        for observer in self.roster.observers():
+            add(observer)
         return tuple(observers)
 
 

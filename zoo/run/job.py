@@ -105,6 +105,10 @@ class SerialJob(RunView):
             return ONE_LEARNER
         from zoo.run.agents_roster import AgentsRoster  # few runs have several agents
 
+        if self.cfg.agents.self_play is not None:
+            from zoo.run.self_play_roster import SelfPlayRoster
+
+            return SelfPlayRoster(self.cfg)
         return AgentsRoster(self.cfg)
 
     def start(self) -> None:
@@ -254,7 +258,11 @@ class SerialJob(RunView):
         stop = {}
         if rules is not None:
             stop = rules.state_dict()
-        return state_of(self, self.is_whole, stop)
+        state = state_of(self, self.is_whole, stop)
+        league = self._run.roster.state_dict()
+        if league:
+            state['league'] = league
+        return state
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""

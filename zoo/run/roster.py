@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv, EnvConfig, check_env
@@ -10,6 +12,7 @@ from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
 from zoo.run.learner import SINGLE
+from zoo.run.observers.base import Observer
 from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import refuse_other_spaces
 from zoo.worker.evaluator import Evaluator, Player
@@ -84,6 +87,17 @@ class Roster:
         """The policies as recordings take them. Args: policies: of all learners, by name."""
         (policy,) = policies.values()
         return Player(policy)
+
+    def observers(self) -> Sequence[Observer]:
+        """Further observers of the run."""
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a checkpoint has of it; empty where it has none."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], run_dir: Path) -> None:
+        """Restores a state from `state_dict`. Args: run_dir: the folder of the run that saved it."""
 
 
 ONE_LEARNER = Roster()

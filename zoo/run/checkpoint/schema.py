@@ -93,6 +93,7 @@ class SavedState(Strict):
     buffer: State = {}
     counter: Counter
     stop: Annotated[dict[str, State], Field(max_length=MAX_ENTRIES)] = {}
+    league: State = {}  # of self-play
 
 
 def saved_run(checkpoint: Checkpoint) -> SavedRun:

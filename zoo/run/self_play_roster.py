@@ -1,0 +1,108 @@
+"""Roster of a run in which a policy plays against itself: its league draws the opponents and rates them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zoo.agents.actors import Actor
+from zoo.agents.collector import AgentCollector
+from zoo.agents.config import AgentsConfig
+from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
+from zoo.agents.stage import look_at_agents
+from zoo.config.section import ConfigError
+from zoo.env import AnyVectorEnv
+from zoo.policy.modes import CollectMode, EvalMode
+from zoo.run.agents_roster import AgentsRoster
+from zoo.run.base_config import JobConfig
+from zoo.run.observers.base import Observer
+from zoo.run.observers.league import LeagueObserver
+from zoo.run.policy_file import load_policy
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluator
+from zoo.worker.infos import InfoKeys
+
+
+class SelfPlayRoster(AgentsRoster):
+    """One learner, MAIN, and its opponents: itself, snapshots of its past, and fixed ones.
+
+    Args: cfg: of the run, with agents.self_play.   Raises: ConfigError for keys that do not go with it, or for one agent.
+    """
+
+    def __init__(self, cfg: JobConfig) -> None:
+        section = cfg.agents.self_play
+        assert section is not None, 'it asks for self-play'
+        defaults = AgentsConfig()
+        for key in ('policies', 'mapping', 'train', 'team'):
+            if getattr(cfg.agents, key) != getattr(defaults, key):
+                raise ConfigError(
+                    f'agents.{key} and agents.self_play are both set, but self-play has one policy and draws its opponents itself; '
+                    f'leave agents.{key} out, or agents.self_play.'
+                )
+        agents = look_at_agents(cfg.env, cfg.agents).agents
+        if len(agents) < 2:
+            raise ConfigError('agents.self_play is set but the env has one agent; leave it out.')
+        self.league = league = League(section, agents, cfg.seed, _eval_mode_of)
+        changes: dict[str, Any] = {'policies': league.policies, 'mapping': league.policy_of, 'self_play': None}
+        super().__init__(cfg.model_copy(update={'agents': cfg.agents.model_copy(update=changes)}))
+        self._actors |= {slot_name(i): Actor(league.slot_mode(i), draws=True) for i in range(section.slots)}
+
+    def collector(
+        self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
+    ) -> Collector:
+        collector = super().collector(envs, modes, infos, first)
+        assert isinstance(collector, AgentCollector), 'the roster of several agents makes it'
+        collector.league = self.league
+        return collector
+
+    def evaluator(
+        self,
+        env: AnyVectorEnv,
+        modes: Mapping[str, EvalMode],
+        n_episode: int,
+        max_episode_steps: int | None,
+        deterministic: bool,
+        infos: InfoKeys,
+    ) -> Evaluator:
+        (mode,) = modes.values()
+        playing = {MAIN: mode}
+        drawing = []
+        if self.league.fixed:
+            opponent = self._actors[fixed_name(0)]
+            playing[fixed_name(0)] = opponent.mode
+            if opponent.draws:
+                drawing.append(fixed_name(0))
+        layout = replace(
+            self._layout,
+            groups=tuple(group for group in self._layout.groups if group.policy in playing),
+            mapping=self.league.evaluation_policy_of,
+            scored=MAIN,
+        )
+        return AgentEvaluator(
+            layout,
+            env,
+            playing,
+            n_episode,
+            max_episode_steps,
+            drawing=drawing,
+            deterministic=deterministic,
+            infos=infos,
+        )
+
+    def observers(self) -> Sequence[Observer]:
+        return [LeagueObserver(self.league)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.league.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], run_dir: Path) -> None:
+        if state:
+            self.league.load_state_dict(state, run_dir / 'league')
+
+
+def _eval_mode_of(path: Path) -> EvalMode:
+    """How a snapshot acts."""
+    return load_policy(path, trust=True).eval_mode
