@@ -124,7 +124,10 @@ class _PartActing:
                 self._restart(t)
             before = map_tensors(torch.clone, self.acting.state)
             action = self.acting.step(t)
-            self.acting.state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
+            state = replace_rows(self._rows.acts(t, owned), self.acting.state, before)
+            self.acting.state = state
+            if self.acting.output:  # an actor keeps no output
+                map_tensors(lambda block, x: block[t].copy_(x), self.acting.output['state'], state)
         if self._to_env is not None:
             return self._to_env(action)
         return action

@@ -275,10 +275,10 @@ class League:
         save(path)
         self.snapshots[env_step] = Opponent(str(env_step), self.rating, mode=self._load(path))
         _, *others = list(self.snapshots)
-        for step in others[: max(len(self.snapshots) - self._cfg.keep, 0)]:
-            if step not in self._slots:
-                del self.snapshots[step]
-                self._path(step).unlink(missing_ok=True)
+        idle = [step for step in others if step not in self._slots]  # the others may play in running episodes
+        for step in idle[: max(len(self.snapshots) - self._cfg.keep, 0)]:
+            del self.snapshots[step]
+            self._path(step).unlink(missing_ok=True)
 
     def _path(self, env_step: int) -> Path:
         assert self.folder is not None, 'the run has begun'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +20,14 @@ from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.agents_roster import AgentsRoster
 from zoo.run.base_config import JobConfig
-from zoo.run.observers.base import Observer
-from zoo.run.observers.league import LeagueObserver
+from zoo.run.observers.base import Observer, RunView
 from zoo.run.policy_file import load_policy
+from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluator
 from zoo.worker.infos import InfoKeys
+
+logger = logging.getLogger(__name__)
 
 
 class SelfPlayRoster(AgentsRoster):
@@ -101,6 +105,33 @@ class SelfPlayRoster(AgentsRoster):
     def load_state_dict(self, state: Mapping[str, Any], run_dir: Path) -> None:
         if state:
             self.league.load_state_dict(state, run_dir / 'league')
+
+
+class LeagueObserver(Observer):
+    """Takes the first snapshot when the run begins, further ones when they are due, and shows the ratings at its end."""
+
+    def __init__(self, league: League) -> None:
+        self._league = league
+
+    def on_start(self, job: RunView) -> None:
+        folder = job.run_dir / 'league'
+        before = self._league.folder
+        if before is not None and before != folder:  # a resumed run in a new folder
+            folder.mkdir(parents=True, exist_ok=True)
+            for step in self._league.snapshots:
+                shutil.copy2(before / f'{step}.safetensors', folder)
+        self._league.folder = folder
+        self._take_if_due(job)
+
+    def after_round(self, job: RunView) -> None:
+        self._take_if_due(job)
+
+    def on_end(self, job: RunView, result: TrainResult) -> None:
+        logger.info('ratings (Elo):\n%s', self._league.table())
+
+    def _take_if_due(self, job: RunView) -> None:
+        if self._league.is_due(job.env_step):
+            self._league.take(job.policy.save, job.env_step)
 
 
 def _eval_mode_of(path: Path) -> EvalMode:
