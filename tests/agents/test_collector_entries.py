@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -79,9 +79,7 @@ def collected(config, n_round):
         for _ in range(n_round):
             job.collect_round()
         n_action = job.collector.metrics()['collect/agent_step']
-        model = job.learner.policy.state_dict()['model']
         critic = job.learner.policy.model.compute_critic
-        assert model
         return keep.seen, critic, n_action
 
 
@@ -101,23 +99,26 @@ def advantages(entries: list[Entry], value: Callable[[int], float]) -> list[floa
 
 
 def check_rows(seen: Seen, critic: Any, expected: list[list[Entry]]) -> None:
-    """Checks a rollout with one row for each agent against the transitions of each."""
+    """Checks a rollout, with a row for each agent of each copy, against the transitions of each."""
     data = seen.rollout.data
-    assert seen.samples['adv'].shape[1] == len(expected)
+    weight = seen.samples['weight']
+    assert weight.shape[1] == len(expected)
+    n_entry = sum(map(len, expected))
     for r, entries in enumerate(expected):
+        agent = r % 3
+        ids = [float(i == agent) for i in range(3)]
 
-        def value(t: int, r: int = r) -> float:
-            ids = [float(i == r) for i in range(3)]
-            return float(critic(torch.tensor([[float(t), float(r), *ids]])).detach())
+        def value(t: int, agent: int = agent, ids: list[float] = ids) -> float:
+            return float(critic(torch.tensor([[float(t), float(agent), *ids]])).detach())
 
-        n = len(entries)
-        assert data['obs'][:n, r, 0].tolist() == [entry.t for entry in entries]
-        assert data['obs'][:n, r, 1].tolist() == [r] * n
-        assert data['reward'][:n, r].tolist() == [entry.reward for entry in entries]
-        assert data['done'][:n, r].tolist() == [entry.next_t == END for entry in entries]
-        is_empty = seen.samples['weight'][:, r] == 0
-        assert is_empty.tolist() == [k >= n for k in range(len(is_empty))]
-        adv = seen.samples['adv'][:n, r].tolist()
+        places = weight[:, r].nonzero().flatten()
+        assert data['obs'][places, r, 0].tolist() == [entry.t for entry in entries]
+        assert data['obs'][places, r, 1].tolist() == [agent] * len(entries)
+        assert data['reward'][places, r].tolist() == [entry.reward for entry in entries]
+        assert data['done'][places, r].tolist() == [entry.next_t == END for entry in entries]
+        # the mean over all places is 1
+        torch.testing.assert_close(weight[places, r], torch.full((len(entries),), weight.numel() / n_entry))
+        adv = seen.samples['adv'][places, r].tolist()
         wanted = advantages(entries, value)
         assert all(math.isclose(x, y, rel_tol=1e-5, abs_tol=1e-5) for x, y in zip(adv, wanted, strict=True))
 
@@ -218,6 +219,64 @@ def test_policy_whose_agents_are_idle_in_a_whole_rollout_learns_nothing_from_it(
         assert all(torch.equal(x, after[name]) for name, x in before.items())
         loud = job.learners['loud'].policy.state_dict()['model']
         assert all(x.isfinite().all() for x in loud.values())
+
+
+class Faulty(Rota):
+    """Rota that raises in step 3 of an episode, once in all copies."""
+
+    faults: ClassVar[list[int]] = []
+
+    def step(self, action: Any) -> None:
+        if self._t == 3 and action is not None and self.faults:
+            self.faults.clear()
+            raise RuntimeError('the game has crashed')
+        super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_nothing_is_learned_from_an_episode_that_broke_off(vectorization, tmp_path):
+    """Copy 0 raises in step 3, and its next episode begins with the last step of the rollout; in processes both do."""
+    Faulty.faults[:] = [1]
+    env = dict(collector_env_num=2, on_error='restart', vectorization=vectorization, check=False)
+    seen, critic, n_action = collected(run_config(tmp_path, Faulty, 5, env=env), 2)
+    if vectorization == 'sync':
+        check_rows(seen[0], critic, [[], [], [], A, B[:1], C[:1]])
+        after = [A, B, C[:2]]  # steps 1 to 5 of an episode whose first action came before
+        check_rows(seen[1], critic, [*after, A, B[1:], C[1:]])
+        assert n_action == 1 + 5 + 5 + 5
+    else:  # a new process has the fault again: in the second rollout steps 1, 2 and 3, and then 0 and 1 of the next episode
+        assert not seen[0].samples['weight'].any()
+        check_rows(seen[1], critic, [A[:1], [], []] * 2)
+        assert n_action == (1 + 2) * 2
+
+
+def test_targets_of_dqn_count_the_actions_of_each_agent(tmp_path):
+    """n_return 2 is two actions of the same agent: r + gamma r', and gamma ** 2 from what it observes then; gamma is 1/2."""
+    policy = dict(
+        type='dqn',
+        collect=dict(n_step=7, n_return=2, discount_factor=GAMMA),
+        learn=dict(batch_size=7),
+        model=dict(hidden_sizes=[8]),
+    )
+    config = run_config(tmp_path, 'tests.agents.envs:Rota', 7, policy, buffer=dict(n_sample=7))
+    seen, _, _ = collected(config, 1)
+    samples = seen[0].samples
+    expected = [
+        [(A[0].reward + A[1].reward / 2, 0.0, None), (A[1].reward, 0.0, None)],
+        [(B[0].reward + B[1].reward / 2, 0.25, 6), (B[1].reward, 0.5, 6)],
+        [
+            (C[0].reward + C[1].reward / 2, 0.25, 6),
+            (C[1].reward + C[2].reward / 2, 0.0, None),
+            (C[2].reward, 0.0, None),
+        ],
+    ]
+    for r, entries in enumerate(expected):
+        for k, (reward, discount, next_t) in enumerate(entries):
+            assert (samples['reward'][k, r], samples['discount'][k, r]) == (reward, discount)
+            if next_t is not None:
+                assert samples['next_obs'][k, r, :2].tolist() == [next_t, r]
+        assert (samples['weight'][:, r] > 0).tolist() == [k < len(entries) for k in range(7)]
 
 
 class Finite(Clockwork):
