@@ -198,3 +198,148 @@ class Rota:
 
     def close(self) -> None:
         pass
+
+
+class Referee:
+    """An env of turns of PettingZoo, around which moves are counted: all, and those that the mask forbids.
+
+    Args: env: from its module, before any wrapper that would end the game at an illegal move.
+    """
+
+    n_move = 0  # of all of them
+    illegal: ClassVar[list[Any]] = []
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__'):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def step(self, action: Any) -> None:
+        env = self._env
+        agent = env.agent_selection
+        if not (env.terminations[agent] or env.truncations[agent]):
+            Referee.n_move += 1
+            if not env.observe(agent)['action_mask'][action]:
+                Referee.illegal.append((agent, action))
+        env.step(action)
+
+
+def tictactoe() -> Any:
+    from pettingzoo.classic.tictactoe.tictactoe import raw_env
+
+    return Referee(raw_env())
+
+
+def connect_four() -> Any:
+    from pettingzoo.classic.connect_four.connect_four import raw_env
+
+    return Referee(raw_env())
+
+
+class MatrixGame:
+    """Two agents, a and b, choose at the same time, once in an episode; each observes 0.
+
+    payoff: [n, n, 2], of the choices of a and b to what both get.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'matrix'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['a', 'b']
+    payoff: ClassVar[Any]
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(len(self.payoff))
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        return self._each(np.zeros(1, np.float32)), self._each({})
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        rewards = dict(zip('ab', self.payoff[actions['a']][actions['b']], strict=True))
+        self.agents = []
+        return self._each(np.zeros(1, np.float32)), rewards, self._each(True), self._each(False), self._each({})
+
+    def _each(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def close(self) -> None:
+        pass
+
+
+class PrisonersDilemma(MatrixGame):
+    """Choice 1, to defect, is better whatever the other does."""
+
+    payoff = (((3, 3), (0, 5)), ((5, 0), (1, 1)))
+
+
+class StagHunt(MatrixGame):
+    """Choice 1, the hare, is safe: 3 alone, 2 if both take it; 0, the stag, gives 4 if both hunt it, else nothing."""
+
+    payoff = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
+
+
+class RockPaperScissors(MatrixGame):
+    """Rock is 0, paper 1, scissors 2."""
+
+    payoff = (((0, 0), (-1, 1), (1, -1)), ((1, -1), (0, 0), (-1, 1)), ((-1, 1), (1, -1), (0, 0)))
+
+
+class HiddenCoin:
+    """Agents a and b get 1 for heads and -1 for tails of a coin that is thrown at each step and that only state() shows."""
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'coin'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['a', 'b']
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(2)
+
+    def state(self) -> Any:
+        return np.array([self._coin], np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._t = 0
+        self._coin = self._thrown()
+        self.agents = list(self.possible_agents)
+        return self._each(np.zeros(1, np.float32)), self._each({})
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        reward = self._coin
+        self._coin = self._thrown()
+        self._t += 1
+        is_over = self._t == 8
+        if is_over:
+            self.agents = []
+        obs = self._each(np.zeros(1, np.float32))
+        return obs, self._each(reward), self._each(is_over), self._each(False), self._each({})
+
+    def _thrown(self) -> float:
+        return float(2 * self._random.integers(2) - 1)
+
+    def _each(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def close(self) -> None:
+        pass
+
+
+def rock(obs: Any, mask: Any) -> Any:
+    """A policy that always plays rock."""
+    return np.zeros(len(obs), np.int64)
