@@ -88,7 +88,7 @@ class Counted(Clockwork):
     def observation_space(self, agent):
         return gymnasium.spaces.Discrete(9)
 
-    def _obs(self, agent):
+    def observed(self, agent):
         return np.int64(self._t)
 
 
