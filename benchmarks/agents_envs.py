@@ -4,8 +4,9 @@
 
 Random legal actions are played through zoo (zoo.agents.games), then once more in a new env of the package with its own loop:
 `step` of parallel envs, `agent_iter` and `last` of envs of turns, `step` of gymnasium envs of several agents, `returns` of
-OpenSpiel. Rows whose package is not installed say so. Writes results/agents/envs.md and envs.json. shimmy's envs of turns differ
-in their own loop: `last` counts the last reward of removed agents several times; the table shows it.
+OpenSpiel. Rows whose package is not installed say so. Writes results/agents/envs.md and envs.json. Shimmy's envs of turns are
+compared with the returns of OpenSpiel's state, since `last` counts the last reward of removed agents several times there: its
+column `last` has how many returns differ by it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ ROWS = [
     *(Row('momaland', f'momaland.envs.{name}:parallel_env', {}, weights) for name, weights in (
         ('beach.beach', [1.0, 1.0]), ('item_gathering.item_gathering', [1.0, 1.0, 1.0]),
     )),
+    *(Row('Shimmy', 'shimmy.openspiel_compatibility:OpenSpielCompatibilityV0', {'game_name': name}) for name in (
+        'tic_tac_toe', 'connect_four',
+    )),
     *(Row('rware', f'rware:{name}') for name in ('rware-tiny-2ag-v2',)),
     *(Row('lbforaging', f'lbforaging:{name}') for name in ('Foraging-8x8-2p-2f-v3',)),
     *(Row('open_spiel', f'pyspiel:{name}') for name in (
@@ -107,8 +111,8 @@ def play(make: Callable[[], Any], seed: int) -> Played:
     return Played(seed, actions, dict(returns), not turn.acts)
 
 
-def own_returns(row: Row, game: Any, played: Played) -> dict[str, float]:
-    """The returns of the same actions by the package's own loop."""
+def own_returns(row: Row, game: Any, played: Played) -> tuple[dict[str, float], int]:
+    """The returns of the same actions by the package's own loop, and how many differ from the sums of `last`."""
     env = game.env
     returns: dict[str, float] = defaultdict(float)
     kind = type(game).__name__
@@ -131,6 +135,9 @@ def own_returns(row: Row, game: Any, played: Played) -> dict[str, float]:
             if not moves and not (terminated or truncated):
                 break
             env.step(None if terminated or truncated else moves.pop(0))
+        if row.package == 'Shimmy':
+            own = dict(zip(game.agents, map(float, env.unwrapped.game_state.returns()), strict=True))
+            return own, sum(own[agent] != returns[agent] for agent in game.agents)
     elif kind == 'TupleGame':
         env.reset(seed=played.seed)
         for chosen in played.actions:
@@ -141,9 +148,9 @@ def own_returns(row: Row, game: Any, played: Played) -> dict[str, float]:
         for chosen in played.actions:
             turn = game.step(chosen)
         assert not turn.acts
-        return dict(zip(game.agents, game._state.returns(), strict=True))
+        return dict(zip(game.agents, game._state.returns(), strict=True)), 0
     env.close()
-    return dict(returns)
+    return dict(returns), 0
 
 
 def compare(row: Row, n_episode: int) -> dict[str, Any]:
@@ -154,7 +161,7 @@ def compare(row: Row, n_episode: int) -> dict[str, Any]:
         make().close()
     except (ImportError, importlib.metadata.PackageNotFoundError) as error:
         return dict(env=row.env_id, version='not installed', result=str(error)[:80])
-    n_agent = n_differ = n_compared = n_step = 0
+    n_agent = n_differ = n_compared = n_step = n_last = 0
     largest = 0.0
     kind = ''
     for seed in range(n_episode):
@@ -163,7 +170,8 @@ def compare(row: Row, n_episode: int) -> dict[str, Any]:
         kind = type(game).__name__
         n_agent = len(game.agents)
         n_step += len(played.actions)
-        own = own_returns(row, game, played)
+        own, n_wrong = own_returns(row, game, played)
+        n_last += n_wrong
         if kind == 'TurnGame' and not played.is_whole:
             continue  # its loop gives a reward only with the next turn of an agent
         for agent in game.agents:
@@ -172,9 +180,15 @@ def compare(row: Row, n_episode: int) -> dict[str, Any]:
             n_differ += difference > 1e-9 * max(1.0, abs(own.get(agent, 0.0)))
             largest = max(largest, difference)
     return dict(
-        env=row.env_id, version=f'{row.package} {version}', kind=kind, agents=n_agent, steps=n_step, compared=n_compared,
-        differ=n_differ, largest=largest,
+        env=_name(row), version=f'{row.package} {version}', kind=kind, agents=n_agent, steps=n_step, compared=n_compared,
+        differ=n_differ, largest=largest, last=n_last,
     )  # fmt: skip
+
+
+def _name(row: Row) -> str:
+    if row.package == 'Shimmy':
+        return f'{row.env_id}, {row.kwargs["game_name"]}'
+    return row.env_id
 
 
 def main() -> None:
@@ -192,7 +206,7 @@ def main() -> None:
         except Exception as error:
             found.append(dict(env=row.env_id, version=row.package, result=f'{type(error).__name__}: {error}'[:160]))
         print(found[-1], flush=True)
-    columns = ('env', 'version', 'kind', 'agents', 'steps', 'compared', 'differ', 'largest')
+    columns = ('env', 'version', 'kind', 'agents', 'steps', 'compared', 'differ', 'last', 'largest')
     rows = [
         [str(each.get(name, '')) for name in columns[:-1]] + [str(each.get('largest', each.get('result')))]
         for each in found
@@ -200,7 +214,8 @@ def main() -> None:
     text = (
         '# Returns of agents, beside those of the packages\n\n'
         f'`python benchmarks/agents_envs.py --episodes {options.episodes}`, {today()}, commit {git_commit()}, {machine()}.\n'
-        'compared: returns of agents, random legal play; differ: those that differ from the sum of the own loop of the package.\n\n'
+        'compared: returns of agents, random legal play; differ: those that differ from the sum of the own loop of the package;\n'
+        'last: those of the sums of `last` that differ from the returns of the state of the game (Shimmy alone).\n\n'
         f'{table(columns, rows)}\n'
     )
     options.results.mkdir(parents=True, exist_ok=True)
