@@ -20,7 +20,7 @@ def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = N
     tally = InfoTally()
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
-    collector = SimpleNamespace(env_step=100, episodes=episodes)
+    collector = SimpleNamespace(env_step=100, episodes=episodes, agent_step=None)
     return SimpleNamespace(collector=collector, learners={'': SimpleNamespace(n_sample=0)})
 
 

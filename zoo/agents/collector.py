@@ -17,6 +17,7 @@ from zoo.agents.rows import ActionJoin, Owners, PolicyRows, outcomes, steps_of
 from zoo.agents.self_play import League
 from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, State, Timestep, map_tensors
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
@@ -165,7 +166,8 @@ class AgentCollector(Collector):
 
     Args: layout: of the envs; modes: of every policy, by its name in the layout; learner_of: the names of their learners;
       trained: the policies that get rollouts; counts_agents: whether env steps are actions of agents, not steps of envs;
-      others: as of `Collector`.
+      marks_all: whether rollouts have the column is_reset also where each row is a sample, as several ranks need: they
+      weigh samples together, and one of them may have rows that are none; others: as of `Collector`.
     Attributes: league: draws opponents and gets the results of episodes, if a policy plays against itself.
     """
 
@@ -182,8 +184,10 @@ class AgentCollector(Collector):
         infos: InfoKeys = NO_NUMBERS,
         first: int = 0,
         counts_agents: bool = False,
+        marks_all: bool = False,
     ) -> None:
         super().__init__(envs, joint_mode(layout, modes, envs[0].action_space), infos, first)
+        self._marks_all = marks_all
         self._layout = layout
         self._modes = modes
         self._learner_of = {name: learner for name, learner in learner_of.items() if name in trained}
@@ -219,13 +223,15 @@ class AgentCollector(Collector):
     def collect_by_name(self) -> dict[str, Rollout]:
         return self.timed(lambda: self._rollouts(self.fill_block()))
 
-    def metrics(self) -> dict[str, float]:
-        metrics = self.returns.metrics()
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        metrics = self.returns.metrics(ranks)
         if self.league is not None:
             metrics |= self.league.metrics()
         metrics['collect/agent_step'] = self.agent_step
-        if self._n_row:
-            metrics['collect/acted_share'] = self._n_acted / self._n_row
+        counts = ranks.gather((self._n_acted, self._n_row))
+        n_row = sum(n for _, n in counts)
+        if n_row:
+            metrics['collect/acted_share'] = sum(n for n, _ in counts) / n_row
         self._n_acted = self._n_row = 0
         return metrics
 
@@ -309,6 +315,11 @@ class AgentCollector(Collector):
 
     def _plain_rollout(self, name: str, steps: Steps) -> Rollout:
         """The rollout of rows that act in every step."""
+        is_reset = steps.dropped
+        begins = None
+        if is_reset is None and self._marks_all:
+            is_reset = torch.zeros_like(steps.terminated)
+            begins = steps.begins[1:]
         timestep = Timestep(
             obs=map_tensors(lambda x: x[1:], steps.obs),
             reward=steps.reward,
@@ -317,7 +328,8 @@ class AgentCollector(Collector):
             final_obs=None,
             final_index=None,
             info={},
-            is_reset=steps.dropped,
+            is_reset=is_reset,
+            begins=begins,
         )
         data = self._modes[name].process_transition(map_tensors(lambda x: x[:-1], steps.obs), steps.output, timestep)
         last_obs = map_tensors(lambda x: x[-1], steps.obs)
@@ -379,16 +391,23 @@ class AgentReturns:
             if len(of_policy):
                 self._of_policies[group.policy].append(float(of_policy.mean()))
 
-    def metrics(self) -> dict[str, float]:
-        """The mean returns by agent, and by policy where there are several: the mean over its agents."""
-        if not self._recent:
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """The mean returns by agent, and by policy where there are several: the mean over its agents; of all ranks."""
+        recent: list[np.ndarray] = []
+        of_policies: dict[str, list[float]] = {name: [] for name in self._of_policies}
+        of_rank = {name: list(returns) for name, returns in self._of_policies.items()}
+        for recent_of_rank, policies_of_rank in ranks.gather((list(self._recent), of_rank)):
+            recent += recent_of_rank
+            for name, returns in policies_of_rank.items():
+                of_policies[name] += returns
+        if not recent:
             return {}
-        means = np.mean(self._recent, 0)
+        means = np.mean(recent, 0)
         metrics = {}
-        if len(self._of_policies) > 1:
+        if len(of_policies) > 1:
             metrics = {
                 f'collect/{name}/return_mean': float(np.mean(returns))
-                for name, returns in self._of_policies.items()
+                for name, returns in of_policies.items()
                 if returns
             }
         if 1 < len(means) <= MOST_AGENTS:

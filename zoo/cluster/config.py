@@ -200,14 +200,19 @@ def split_config(cfg: S, size: int, rank: int) -> S:
     All other values are those of the run. If the evaluation episodes do not divide evenly, the first ranks get one more.
     """
     local = cfg.to_dict()
-    for path, whole in _sizes(local):
-        put_at(local, path, whole // size)
+    split_sizes(local, size)
     n_episode = value_at(cfg, N_EPISODE)
     n_env = value_at(cfg, 'env.evaluator_env_num')
     put_at(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
     put_at(local, 'env.evaluator_env_num', max(n_env // size, 1))
     local['policy']['device'] = rank_device(value_at(cfg, 'policy.device') or 'auto')
     return frozen(type(cfg), local)
+
+
+def split_sizes(config: dict[str, Any], size: int) -> None:
+    """Divides the numbers of envs and samples in a resolved config among `size` ranks, in place."""
+    for path, whole in _sizes(config):
+        put_at(config, path, whole // size)
 
 
 def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:

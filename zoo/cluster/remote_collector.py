@@ -22,6 +22,7 @@ from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.config.section import ConfigLike, plain
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
 from zoo.env.errors import EnvError
 from zoo.env.interface import BlockField, EnvCommand, StepBlock
@@ -192,8 +193,8 @@ class RemoteCollector(Collector):
         episodes = sorted((each for reply in replies for each in reply.episodes), key=lambda episode: episode[0])
         return RolloutExtras(whole['output'], whole.get('state'), finals, joined, episodes, fresh)
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of runners for the log; times are means over the rollouts since the last call."""
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Returns the metrics of this rank's runners for the log; times are means over the rollouts since the last call."""
         times = self._times
         n = max(self._times['n'], 1.0)
         found: dict[str, float] = {

@@ -13,6 +13,7 @@ from zoo.agents.evaluator import AgentEvaluator
 from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
+from zoo.cluster.config import split_problems, split_sizes
 from zoo.config.section import ConfigError, fields_of, plain, validate
 from zoo.core.action_map import action_width
 from zoo.core.errors import UserError
@@ -76,10 +77,27 @@ class AgentsRoster(Roster):
     def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
         n_copy = cfg.env.collector_env_num
         if n_copy not in self._configs:
-            self._configs[n_copy] = {
-                learner: self._config_of(cfg, policy) for policy, learner in self._learner_of.items()
-            }
+            n_rank = self._cfg.env.collector_env_num // n_copy
+            configs = {}
+            for policy, learner in self._learner_of.items():
+                if n_rank == 1:
+                    configs[learner] = self._config_of(cfg, policy)
+                else:
+                    configs[learner] = self._share_of(self.configs(self._cfg)[learner], policy, n_rank, cfg)
+            self._configs[n_copy] = configs
         return self._configs[n_copy]
+
+    def _share_of(self, whole: JobConfig, name: str, n_rank: int, cfg: JobConfig) -> JobConfig:
+        """The config of a learner for one of several ranks. Args: whole: for all of them; cfg: of the run, for this rank."""
+        problems = list(split_problems(whole, n_rank))
+        if problems:
+            raise ConfigError([f'agents, policy {name!r}: {problem}' for problem in problems])
+        local = whole.to_dict()
+        split_sizes(local, n_rank)
+        local['policy']['device'] = cfg.policy.device
+        split = frozen_config(local)
+        sections: dict[str, Any] = {'policy': split.policy, 'buffer': split.buffer, 'seed': whole.seed}
+        return cfg.model_copy(update=sections)
 
     def _config_of(self, cfg: JobConfig, name: str) -> JobConfig:
         """The config of the learner of a policy: the section policy with what differs, for the rows of its agents."""
@@ -146,9 +164,16 @@ class AgentsRoster(Roster):
             width = sum(action_width(leaf) for _, leaf in leaf_spaces(self._layout.group(name).action_space))
             by_policy[name] = as_collect_mode(actor, name, self._cfg.seed, n_step, width)
         in_order = {name: by_policy[name] for name in self._layout.policies}
-        counts_agents = self._cfg.agents.count_by == 'agent'
         return AgentCollector(
-            self._layout, envs, in_order, self._learner_of, self._trained, infos, first, counts_agents
+            self._layout,
+            envs,
+            in_order,
+            self._learner_of,
+            self._trained,
+            infos,
+            first,
+            counts_agents=self._cfg.agents.count_by == 'agent',
+            marks_all=sum(env.n_env for env in envs) < self._cfg.env.collector_env_num,  # this is one of several ranks
         )
 
     def evaluator(

@@ -16,7 +16,8 @@ from zoo.worker.infos import InfoTally, Recent
 class Agreement:
     """Agreement of the ranks on stops, metrics and counters.
 
-    After `count` every rank has the counters of the whole run: env steps, episodes, resets, samples. All ranks call each
+    After `count` every rank has the counters of the whole run: env steps, episodes, resets, actions of agents,
+    samples. All ranks call each
     method at the same place of their loops, and have the same counters when this is made.
     Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: further numbers
       that the seeds of evaluations depend on.
@@ -38,7 +39,9 @@ class Agreement:
         now = [before + int(n) for before, n in zip(self._before, added.tolist(), strict=True)]
         self._before = now
         collector = self._parts.collector
-        collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, *n_samples = now
+        collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, agent_step, *n_samples = now
+        if collector.agent_step is not None:
+            collector.agent_step = agent_step
         for learner, n_sample in zip(self._parts.learners.values(), n_samples, strict=True):
             learner.n_sample = n_sample
 
@@ -104,8 +107,12 @@ class Agreement:
                 values.setdefault(name, []).append(value)
         return {name: over_ranks(name, torch.tensor(x, dtype=torch.float64)) for name, x in values.items()}
 
+    def collector_metrics(self) -> dict[str, float]:
+        """The collector's own metrics, see `Collector.metrics`."""
+        return self._parts.collector.metrics(self._ranks)
+
     def _counters(self) -> list[int]:
         collector = self._parts.collector
         episodes = collector.episodes
         n_samples = [int(learner.n_sample) for learner in self._parts.learners.values()]
-        return [collector.env_step, episodes.n_episode, episodes.n_reset, *n_samples]
+        return [collector.env_step, episodes.n_episode, episodes.n_reset, collector.agent_step or 0, *n_samples]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zoo.backend.executor import Acting
 from zoo.core.data import Finals, Rollout, State, Timestep, final_rows, first_leaf, leaves, map_tensors
+from zoo.core.ranks import ALONE, Ranks
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
@@ -119,8 +120,11 @@ class Collector:
         """Seconds in the envs so far; of asynchronous envs, the time spent waiting for them."""
         return sum(group.env_time for group in self.groups)
 
-    def metrics(self) -> dict[str, float]:
-        """Its own metrics for the log, by full name, of the rollouts since the last call; this class has none."""
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Its own metrics for the log, by full name, of the rollouts since the last call; this class has none.
+
+        Args: ranks: those that collect together, which all make this call.
+        """
         return {}
 
     def in_turns(self) -> None:
