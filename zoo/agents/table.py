@@ -220,11 +220,10 @@ class TableEnv(gymnasium.Env):
         start = 0
         for agent, row in self._rows.items():
             stop = start + row.n_number
-            obs = turn.acts.get(agent)
-            if obs is None and agent in turn.ended:
-                obs = turn.ended[agent].obs
-            if is_finite(obs):
-                memory[start:stop] = flat_numbers(obs)
+            if agent in turn.acts:
+                memory[start:stop] = flat_numbers(turn.acts[agent])
+            elif agent in turn.ended and is_finite(turn.ended[agent].obs):
+                memory[start:stop] = flat_numbers(turn.ended[agent].obs)
             start = stop
 
 
@@ -232,13 +231,16 @@ def _merged(infos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The infos of all agents as one: the numbers that any agent has, the last one's if several have it."""
     merged: dict[str, Any] = {}
     for info in infos.values():
-        merged |= info
+        if info:
+            merged |= info
     merged.pop(ACTION_MASK, None)
     return merged
 
 
 def flat_numbers(obs: Any) -> np.ndarray:
     """All numbers of an observation but its mask, as one vector."""
+    if type(obs) is np.ndarray:  # the usual case first: that of a Mapping takes longer
+        return obs.ravel()
     if isinstance(obs, Mapping):
         return np.concatenate([flat_numbers(part) for name, part in obs.items() if name != ACTION_MASK])
     if isinstance(obs, tuple):
