@@ -1,10 +1,10 @@
-"""Training speed in envs of several agents; prints tables and writes results/agents/speed.json.
+"""Training speed in envs of several agents; prints tables, and writes results/agents/speed.json.
 
     python benchmarks/agents_speed.py [--only NAME ...] [--rounds 20] [--venvs FOLDER] [--quick]
 
 Works: `tag`, a cheap env of numpy (peers/tag_env.py) with 4 agents; `spread`, simple_spread of mpe2 with 3. Both have 16 copies,
-one policy for all agents, two towers 64-64 of tanh, 4 epochs, minibatches of 256; drivers are zoo, stable-baselines3 with
-SuperSuit, and RLlib. `policies` compares two policies of 32 rows with one of 64, `critic` a central critic in C with the eager
+one policy for all agents, two towers 64-64 of tanh, and 10 epochs of minibatches of 256, as PettingZoo's tutorial of
+stable-baselines3 with SuperSuit has them; drivers are zoo, those two, and RLlib. `policies` compares two policies of 32 rows with one of 64, `critic` a central critic in C with the eager
 one, both on tag. `table` is the time that tables of agents add to an env that does nothing.
 
 Each driver is a process with one thread that trains one iteration at a time. The drivers of a work take turns, in every second
@@ -15,6 +15,7 @@ statistics. The first two rounds are dropped. CPU time is shown too: it tells wh
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import subprocess
 import sys
@@ -197,20 +198,25 @@ def compare(work: Work, drivers: Sequence[Driver], rounds: Mapping[str, Mapping[
             'rounds': len(own),
             'iteration_ms': round(1e3 * wall_s, 2),
             'cpu_ms': round(1e3 * statistics.median(x.cpu_s for x in own.values()), 2),
-            'learn_ms': round(1e3 * statistics.median(x.learn_s for x in own.values()), 2),
+            'learn_ms': None,
             'agent_step_per_s': round(n_transition / wall_s, 1),
             'settings': list(driver.overrides),
         }
+        if says_learn_s(own):
+            learn_s = statistics.median(x.learn_s for x in own.values())
+            entry['drivers'][driver.label]['learn_ms'] = round(1e3 * learn_s, 2)
     for driver, wanted in zip(drivers[1:], work.wanted, strict=False):
+        fields = [name for name in Round._fields if name != 'learn_s' or says_learn_s(rounds[driver.label])]
         entry['times'][driver.label] = {
             'wanted': wanted,
-            **{
-                f'{name}_{part}': x
-                for name in Round._fields
-                for part, x in ratio_of(rounds[first], rounds[driver.label], name).items()
-            },
+            **{name: ratio_of(rounds[first], rounds[driver.label], name) for name in fields},
         }
     return entry
+
+
+def says_learn_s(rounds: Mapping[int, Round]) -> bool:
+    """Whether a driver says how long its updates took."""
+    return not any(math.isnan(x.learn_s) for x in rounds.values())
 
 
 def ratio_of(first: Mapping[int, Round], other: Mapping[int, Round], field: str) -> dict[str, float]:
@@ -322,16 +328,19 @@ def tables_of(data: Mapping[str, Any]) -> str:
     for entry in data['works'].values():
         for label, x in entry['drivers'].items():
             speed = f'{x["agent_step_per_s"]:,.0f}'
-            rows.append((entry['title'], label, speed, x['iteration_ms'], x['cpu_ms'], x['learn_ms'], x['rounds']))
+            rows.append(
+                (entry['title'], label, speed, x['iteration_ms'], x['cpu_ms'], x['learn_ms'] or '', x['rounds'])
+            )
         first = next(iter(entry['drivers']))
         for label, x in entry['times'].items():
-            by_clock = f'{x["wall_s_ratio"]:.2f} ({x["wall_s_low"]:.2f} to {x["wall_s_high"]:.2f})'
-            ratios.append(
-                (entry['title'], f'{label} / {first}', by_clock, x['cpu_s_ratio'], x['learn_s_ratio'], x['wanted'])
-            )
+            cells = [
+                f'{x[name]["ratio"]:.2f} ({x[name]["low"]:.2f} to {x[name]["high"]:.2f})' if name in x else ''
+                for name in Round._fields
+            ]
+            ratios.append((entry['title'], f'{label} / {first}', *cells, x['wanted']))
     columns = ('work', 'driver', 'agent steps/s', 'ms an iteration', 'CPU ms', 'update ms', 'rounds')
     text = table(columns, rows) + '\n'
-    text += table(('work', 'times', 'by the clock (95%)', 'CPU time', 'update', 'wanted'), ratios)
+    text += table(('work', 'times', 'by the clock (95%)', 'CPU time', 'update alone', 'wanted'), ratios)
     if TABLE in data:
         times = data[TABLE]
         text += '\n' + table(
@@ -342,7 +351,7 @@ def tables_of(data: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes results/agents/speed.json; keeps what it does not measure."""
+    """Measures, prints and writes results/agents/speed.json; 1 if some work could not be measured."""
     names = [*WORKS, TABLE]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', nargs='+', choices=names, default=names, metavar='NAME', help=', '.join(names))
@@ -366,15 +375,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             ['python benchmarks/agents_speed.py', *(word.replace(str(args.venvs), 'VENVS') for word in words)]
         ),
         'works': {},
+        'failed': {},
     }
     for name in args.only:
         if name == TABLE:
             data[TABLE] = table_times(15 * args.rounds)
         else:
-            data['works'][name] = measure(WORKS[name], args.venvs, args.rounds)
-    write_json(path, data)
+            try:
+                data['works'][name] = measure(WORKS[name], args.venvs, args.rounds)
+            except RuntimeError as error:
+                data['failed'][name] = str(error)
+                print(f'{name}: {error}', file=sys.stderr)
+        write_json(path, data)  # after each work, in case that a later one never ends
     print(tables_of(data))
-    return 0
+    return int(bool(data['failed']))
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TOLERANCE = 0.05  # RLlib adds a row to each episode of a rollout: 1 in 50 optimiser steps more
+TOLERANCE = 0.07  # RLlib adds a row to each episode of a rollout: 3 optimiser steps to 48 where episodes have 25 steps
 
 
 def parse_args() -> argparse.Namespace:
@@ -24,7 +24,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--agents', type=int, default=4, help='that the env has')
     parser.add_argument('--rollout', type=int, default=128, help='steps of each copy per iteration')
     parser.add_argument('--minibatch', type=int, default=256, help='in rows')
-    parser.add_argument('--epochs', type=int, default=4)
+    parser.add_argument('--epochs', type=int, default=10)
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--set', action='append', default=[], metavar='KEY=VALUE', help='zoo only: config overrides')
     args = parser.parse_args()

@@ -261,7 +261,7 @@ def is_finite(obs: Any) -> bool:
 
 def iter_actions(actions: Any) -> Any:
     """The actions of the rows of a group, so that each can be taken by its index: a list, or a dict of lists."""
-    if isinstance(actions, Mapping):
+    if isinstance(actions, dict):
         return {name: iter_actions(part) for name, part in actions.items()}
     return list(actions)
 
