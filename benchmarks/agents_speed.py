@@ -15,6 +15,7 @@ statistics. The first two rounds are dropped. CPU time is shown too: it tells wh
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import subprocess
@@ -29,6 +30,7 @@ import numpy as np
 from rounds import summary
 
 from report import (
+    HERE,
     PEERS_DIR,
     VENVS,
     git_commit,
@@ -42,6 +44,7 @@ from report import (
     write_json,
 )
 
+LIBRARIES = ('torch', 'numpy', 'gymnasium', 'pettingzoo', 'mpe2', 'supersuit', 'stable-baselines3', 'ray')
 N_WARMUP = 2  # rounds that are dropped
 RLLIB_EVERY = 3  # rounds; one of RLlib takes as long as 20 of zoo
 ZOO = 'zoo'
@@ -226,6 +229,25 @@ def ratio_of(first: Mapping[int, Round], other: Mapping[int, Round], field: str)
     return {name: x for name, x in summary(pairs).items() if name in ('ratio', 'low', 'high')}
 
 
+def library_versions(venvs: Path) -> dict[str, dict[str, str]]:
+    """The versions of the other libraries, by virtual environment."""
+    found = {}
+    for driver in (SB3, RLLIB):
+        python = python_of(driver, venvs)
+        if python.exists():
+            code = f'import json, report; print(json.dumps(report.versions({LIBRARIES})))'
+            done = subprocess.run(
+                [python, '-c', code], env=one_thread_env(HERE), capture_output=True, text=True, check=True
+            )
+            found[driver.venv] = json.loads(done.stdout)
+    return found
+
+
+def without_paths(words: Sequence[str]) -> list[str]:
+    """The words of a command; folders of this machine become FOLDER."""
+    return ['FOLDER' if Path(word).is_absolute() else word for word in words]
+
+
 def measure(work: Work, venvs: Path, n_round: int) -> dict[str, Any]:
     """Trains one work by all drivers that are installed."""
     drivers = [driver for driver in work.drivers if python_of(driver, venvs).exists()]
@@ -371,9 +393,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         'versions': versions(('torch', 'numpy', 'gymnasium', 'pettingzoo', 'mpe2')),
         'date': today(),
         'commit': git_commit(),
-        'command': ' '.join(
-            ['python benchmarks/agents_speed.py', *(word.replace(str(args.venvs), 'VENVS') for word in words)]
-        ),
+        'libraries': library_versions(args.venvs),
+        'command': ' '.join(['python benchmarks/agents_speed.py', *without_paths(words)]),
         'works': {},
         'failed': {},
     }
