@@ -377,3 +377,43 @@ def test_script_of_turns_ends_as_it_says():
             acted += agent
             env.step(0)
     assert acted == 'abacbcc'
+
+
+@pytest.mark.parametrize('n_step', [1, 3, 5, 9])
+def test_reward_norm_is_of_the_sums_of_each_agent(n_step, tmp_path):
+    """Five episodes of 7 steps are 35 sums of rewards; where rollouts end does not matter."""
+    gamma = 0.9
+    sums = []
+    for entries in (A, B, C):
+        total = 0.0
+        for entry in entries:
+            total = gamma * total + entry.reward
+            sums.append(total)
+    policy = dict(
+        type='ppo',
+        collect=dict(n_step=n_step, discount_factor=gamma),
+        learn=dict(batch_size=n_step, reward_norm=True, adv_norm='off'),
+        model=dict(hidden_sizes=[8]),
+    )
+    with SerialJob(run_config(tmp_path, 'tests.agents.envs:Rota', n_step, policy)) as job:
+        for _ in range(5 * 7 * 9 // n_step):  # 45 episodes, whole ones for each n_step
+            job.collect_round()
+        statistics = job.learner.policy.state_dict()['normalizer']
+    exact = torch.tensor(sums, dtype=torch.float64)
+    assert float(statistics['reward.count']) == pytest.approx(45 * 7, abs=1)
+    assert float(statistics['reward.mean']) == pytest.approx(float(exact.mean()), rel=1e-3)
+    assert float(statistics['reward.var']) == pytest.approx(float(exact.var(correction=0)), rel=1e-3)
+
+
+@pytest.mark.parametrize('kind', ['episode', 'baseline'])
+def test_whole_episodes_are_those_that_have_ended(kind, tmp_path):
+    """Of 12 steps an episode takes 7. In the 5 of the next one a has died; b and c have acted once and go on, with weight 0."""
+    policy = dict(type='ppo', model=dict(hidden_sizes=[8]), collect=dict(n_step=12), learn=dict(batch_size=12))
+    if kind == 'episode':
+        policy['collect']['batch_mode'] = 'episode'
+    else:
+        policy['collect']['estimator'] = 'returns'
+        policy['learn']['baseline'] = 'none'
+    seen, _, _ = collected(run_config(tmp_path, 'tests.agents.envs:Rota', 12, policy), 1)
+    assert (seen[0].samples['weight'] > 0).sum(0).tolist() == [2 * len(A), len(B), len(C)]
+    assert (~seen[0].rollout.data['is_reset']).sum(0).tolist() == [2 * len(A), len(B) + 1, len(C) + 1]

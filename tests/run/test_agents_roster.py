@@ -141,3 +141,24 @@ def test_check_before_a_run_takes_legal_moves(tmp_path):
     with SerialJob(config) as job:
         job.iteration()
         assert job.env_step == 32
+
+
+def other_policy(agent, episode, copy):
+    return 'r'
+
+
+def too_few_arguments(agent, episode):
+    return 'p'
+
+
+@pytest.mark.parametrize(
+    ('mapping', 'sentence'),
+    [
+        (other_policy, r"agents.mapping returned 'r' for \('a', 0, 0\) but must return a policy: p, q"),
+        (too_few_arguments, r'agents.mapping, a function of .* raised TypeError: too_few_arguments\(\) takes 2'),
+    ],
+)
+def test_functions_that_map_to_no_policy_are_refused_before_anything_is_written(mapping, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        serial_pipeline(config_of(tmp_path, policies=dict(p={}, q={}), mapping=mapping))
+    assert not list(tmp_path.iterdir())

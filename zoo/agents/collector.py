@@ -311,6 +311,7 @@ class AgentCollector(Collector):
             begins=done.begins,
         )
         data = self._modes[name].process_transition(done.obs, done.output, moved)
+        data = {**data, 'is_open': done.is_open}
         return Rollout(data, done.last_obs, done.final_obs, done.final_index, state=done.state)
 
     def _plain_rollout(self, name: str, steps: Steps) -> Rollout:

@@ -43,6 +43,7 @@ class Steps(NamedTuple):
 
 class Compacted(NamedTuple):
     """The transitions of R rows, at their fronts. All as in `Steps`, but: is_reset [T, R] bool: places without a transition;
+    is_open: [T, R] bool, `truncated` is set there only since no place of the row has a transition after it;
     last_obs: [R, *O]; begins: [T, R], an episode begins with the next place."""
 
     obs: Tree
@@ -51,6 +52,7 @@ class Compacted(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     is_reset: Tensor
+    is_open: Tensor
     begins: Tensor
     last_obs: Tree
     final_obs: Tree
@@ -132,6 +134,7 @@ def compacted(steps: Steps, pending: Pending | None) -> tuple[Compacted, Pending
         terminated=terminated,
         truncated=truncated,
         is_reset=is_reset,
+        is_open=is_open,
         begins=begins,
         last_obs=map_tensors(lambda x: x[-1], whole.obs),
         final_obs=final_obs,

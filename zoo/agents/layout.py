@@ -14,7 +14,7 @@ from zoo.agents.config import AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
-from zoo.core.errors import closest
+from zoo.core.errors import closest, place_of, show_error
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -122,12 +122,21 @@ class Layout:
         return Dict(obs), Dict(actions)
 
     def owners(self, episode: int, copy: int) -> list[int]:
-        """The policy of each agent in an episode, as an index of `groups`. Raises: ConfigError if it is none of them."""
+        """The policy of each agent in an episode, as an index of `groups`.
+
+        Raises: ConfigError if the function raises, or gives no policy.
+        """
         assert self.mapping is not None, 'a function maps the agents'
         names = self.policies
         owners = []
         for agent in self.agents:
-            name = self.mapping(agent, episode, copy)
+            try:
+                name = self.mapping(agent, episode, copy)
+            except Exception as error:
+                raise ConfigError(
+                    f'agents.mapping, a function of (agent, episode, copy), raised {show_error(error)} for ({agent!r}, {episode}, '
+                    f'{copy}) ({place_of(error)}); correct it.'
+                ) from error
             if name not in names:
                 raise ConfigError(
                     f'agents.mapping returned {name!r} for ({agent!r}, {episode}, {copy}) but must return a policy: '
@@ -258,7 +267,10 @@ def layout_of(
             group = group._replace(entry=ALL)
         groups.append(group)
     score, sums = _score(cfg, agents, groups, trained)
-    return Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping)
+    layout = Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping)
+    if mapping is not None:
+        layout.owners(0, 0)  # so that a function with an error is refused before the run
+    return layout
 
 
 def mapping_of(cfg: AgentsConfig) -> Callable[[str, int, int], str] | None:

@@ -57,6 +57,8 @@ class Transition(TypedDict, total=False):
     traj_flag: Tensor  # [T, B] bool, the trace stops: terminal or time limit
     value: Tensor  # [T, B], only if acting computes it anyway; in the unit of the critic's output
     is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or the env failed in this episode
+    # [T, B] bool, traj_flag is set only because the rollout has no more steps of this row; of agents that wait for turns
+    is_open: Tensor
     state: State  # [T, B, ...], the recurrent state after the row; only for models with one
     is_first: Tensor  # [T, B] bool, an episode begins with the row; only together with `state`
 

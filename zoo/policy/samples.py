@@ -31,7 +31,7 @@ from zoo.policy.options import Estimated, UpdateOption
 from zoo.policy.slots import Entries, Units
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
-TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
+TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'is_open', 'state', 'is_first'))
 """Columns of a transition that are not copied to the samples; all others are, including a policy's own."""
 Critic = Callable[..., Tensor]
 

@@ -40,7 +40,7 @@ class NoBaseline(UpdateOption):
         update.has_critic.fill(self, False)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
+        weight = whole_episodes(ends_of_episodes(rollout.data), estimated.weight, self._ranks)
         return {'weight': weight, 'is_step': steps_of(rollout)}
 
 
@@ -53,7 +53,7 @@ class WholeEpisodes(UpdateOption):
         self._ranks = policy.run.ranks
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
+        weight = whole_episodes(ends_of_episodes(rollout.data), estimated.weight, self._ranks)
         if not any(self._ranks.gather(bool(weight.any()))):
             raise UserError(
                 f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
@@ -61,6 +61,13 @@ class WholeEpisodes(UpdateOption):
                 'the episodes, limit that by env.max_episode_steps, or use fragment'
             )
         return {'weight': weight, 'is_step': steps_of(rollout)}
+
+
+def ends_of_episodes(data: Transition) -> Tensor:
+    """The rows with which an episode ends, [T, B] bool, also if agents wait for turns."""
+    if 'is_open' in data:
+        return data['traj_flag'] & ~data['is_open']
+    return data['traj_flag']
 
 
 def steps_of(rollout: Rollout) -> Tensor:
