@@ -41,21 +41,25 @@ class RewardNorm(UpdateOption):
             end = end & ~data['is_open']
         if self._carry is None or self._carry.shape != reward.shape[1:]:
             self._carry = torch.zeros_like(reward[0])
-        total = discounted_sum(reward, end, self._carry, self._gamma)
+        before = self._carry
+        total = discounted_sum(reward, end, before, self._gamma)
         self._statistics.update(total.flatten(), None if weight is None else weight.flatten())
         carry = self._gamma * total[-1] * (1 - end[-1].to(reward.dtype))
         if 'is_open' in data:
-            carry = self._carry_of_turns(data, total, carry)
+            carry = self._carry_of_turns(data, total, carry, before)
         self._carry = carry
         return self._statistics.rescale(reward)
 
-    def _carry_of_turns(self, data: Transition, total: Tensor, carry: Tensor) -> Tensor:
-        """What rows add to the next sums whose last places have no transition. Args: carry: of rows without such places."""
+    def _carry_of_turns(self, data: Transition, total: Tensor, carry: Tensor, before: Tensor) -> Tensor:
+        """What rows add to the next sums whose last places have no transition.
+
+        Args: carry: of rows without such places; before: what the rollout before added.
+        """
         is_open = data['is_open']
         of_open = self._gamma * (total * is_open).sum(0)
         carry = torch.where(is_open.any(0), of_open, carry)
         has_done_nothing = data['is_reset'].all(0) & ~data['traj_flag'].any(0)
-        return torch.where(has_done_nothing, self._carry, carry)
+        return torch.where(has_done_nothing, before, carry)
 
     def forget(self, envs: slice) -> None:
         if self._carry is not None:
