@@ -22,13 +22,15 @@ NOTEBOOK_RUNNER = Path(__file__).parents[1] / 'docs' / 'site' / 'notebooks.py'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
 SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys('my_env my_vector_env my_wrappers my_model my_masks memory my_memory my_surrogate'.split(), 2_048),
-    **dict.fromkeys('my_encoder my_advantage own_updates my_evaluation curriculum watch'.split(), 2_048),
+    **dict.fromkeys('my_encoder my_advantage own_updates my_evaluation curriculum watch my_game'.split(), 2_048),
     **dict.fromkeys('my_gaussian device_env own_sink own_stop rpo pfo chain'.split(), 4_096),
     'dcpg': 24_576,
     'policy_gradient': 8_192,
     'quick_start': 2_048,
 }
-OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # each has a separate test
+OWN = (
+    'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies'.split()
+)  # each has a separate test
 # they have no config
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
@@ -216,6 +218,22 @@ def lines_of(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_two_policies_learn_and_a_hare_that_stands_still_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import two_policies  # the function of its policy is found by the name of its module
+
+    logger = {'console': 'off', 'tensorboard': False, 'root': str(tmp_path)}
+    result = serial_pipeline({**two_policies.config, 'logger': logger}, max_env_step=2_048)
+    assert {name: policy.cfg.type for name, policy in result.policies.items()} == {'hunter': 'ppo', 'hare': 'a2c'}
+    returns = two_policies.returns_of(result.run_dir)
+    assert returns['hunter'] == -returns['hare']
+    caught = serial_pipeline({**two_policies.against_still_hares, 'logger': logger}, max_env_step=40_000)
+    assert caught.last_return == 1.0
+
+
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
     # with random actions an episode of CartPole lasts 22 steps (standard deviation 12); the mean of 200 is 22 +- 0.9
     assert train('random_policy', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
+from tests.forked import run_python
 from tests.policy_envs import job_config
 from zoo import evaluate, load_policies, load_policy, serial_pipeline
 from zoo.agents.config import AgentsConfig
@@ -12,6 +16,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.run.agents_player import agents_with, player_of_policies
 
+ROOT = Path(__file__).parents[2]
 ENV = 'tests.agents.envs:Clockwork'
 # in step t an agent that acts earns 2 ** (3 * t + index): a acts in 0, 1; b in 0 to 3; c in 2 to 4
 OF_A = 1 + 8
@@ -104,3 +109,39 @@ def test_patterns_of_an_evaluation_come_first():
 def test_keys_of_training_are_not_changed():
     with pytest.raises(ConfigError, match='agents.id is what the policies were trained with'):
         agents_with(AgentsConfig(), ['agents.id=on'])
+
+
+CODE = """
+import json, sys
+from zoo import evaluate, load_policies, load_policy
+from zoo.core.errors import UserError
+
+run, trust = sys.argv[1], json.loads(sys.argv[2])
+found = []
+for load in (load_policies, load_policy):
+    try:
+        found.append(len(evaluate(load(run, trust=trust), 'tests.agents.envs:Clockwork', 2).returns))
+    except UserError as error:
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+def choose_zero(obs, mask):
+    return [0] * len(obs)
+
+
+def test_code_of_opponents_in_a_checkpoint_is_loaded_with_consent_alone(tmp_path):
+    policies = dict(p={}, q=dict(type='function', act='tests.run.test_agents_player:choose_zero'))
+    run = trained(tmp_path / 'runs', policies=policies, mapping={'a': 'p', '*': 'q'}).run_dir
+    (tmp_path / 'code.py').write_text(CODE)
+
+    def found(trust):
+        done = run_python(tmp_path / 'code.py', run, json.dumps(trust), cwd=tmp_path, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    of_all, of_first = found([])
+    assert 'tests.run.test_agents_player' in of_all and 'only with your consent' in of_all
+    assert "trust=['tests.run.test_agents_player']" in of_first and 'only with your consent' in of_first
+    assert found(['tests.run.test_agents_player']) == [2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.spaces import Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
 from zoo.policy.base import Policy
-from zoo.run.checkpoint import learner_file, load_checkpoint
+from zoo.run.checkpoint import learner_file, load_checkpoint, refuse_unapproved
 from zoo.run.policy_file import load_policy
 from zoo.worker.evaluation_env import config_of
 from zoo.worker.evaluator import Evaluator, Player
@@ -74,7 +75,10 @@ class AgentsPlayer(Player):
             raise UserError(
                 f'agents.mapping gives no agent to {", ".join(self._policies)}; map one to a policy of the run'
             )
-        return table_section(section, layout), _Seated(policies, agents, layout, section.action_mode)
+        seated = layout
+        if layout.mapping is not None and agents.score is None:  # which agents it plays changes by episode
+            seated = replace(layout, scored=next(iter(policies)))
+        return table_section(section, layout), _Seated(policies, agents, seated, section.action_mode)
 
 
 class _Seated(AgentsPlayer):
@@ -246,6 +250,7 @@ def player_of_policies(policies: Mapping[str, Policy], overrides: Sequence[str] 
     """
     first = next(iter(policies.values()))
     config = first.run.config or {}
+    refuse_unapproved(config.get('agents', {}))
     agents = validate(AgentsConfig, config.get('agents', {}), 'agents')
     if list(policies) == ['']:
         policies = {name: first for name in policy_names(agents) if kind_of(agents.policies.get(name)) is None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -32,6 +33,7 @@ from zoo.run.checkpoint import (
     SavedRun,
     State,
     Trust,
+    approve_agents,
     causes_of_misfits,
     check_env_known,
     check_finite,
@@ -152,6 +154,8 @@ def load_policy(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_checkpoint(checkpoint)
     run = saved_run(checkpoint)
+    with suppress(CheckpointError):  # a policy alone needs no code of others; evaluations in which they play do
+        approve_agents(run, trust)
     if policy is not None:
         checkpoint = checkpoint_of_policy(checkpoint, policy)
         run = saved_run(checkpoint)
@@ -175,6 +179,7 @@ def load_policies(
     checkpoint = path
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_checkpoint(checkpoint)
+    approve_agents(saved_run(checkpoint), trust)
     return {
         name: load_policy(checkpoint, device, trust, fields=fields, policy=name)
         for name in saved_policies(saved_run(checkpoint))

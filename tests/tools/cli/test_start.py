@@ -17,6 +17,7 @@ QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=fa
     ('file', 'next_words'),
     [
         ('my_env.py', 'zoo train my_env.py:MyEnv'),
+        ('my_game.py', 'zoo train my_game.py:MyGame'),
         ('my_policy.py', 'zoo train cartpole_ppo policy.type=my_ppo --import my_policy.py'),
         ('my_config.yaml', 'zoo train my_config.yaml'),
     ],

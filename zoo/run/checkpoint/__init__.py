@@ -1,6 +1,15 @@
 """Checkpoints: their files, their schema, the ones that are kept, and consent to what they ask for."""
 
-from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes, give_imports, given_imports
+from zoo.run.checkpoint.consent import (
+    EVALUATION_ENVS,
+    Trust,
+    approve_agents,
+    check_names,
+    check_sizes,
+    give_imports,
+    given_imports,
+    refuse_unapproved,
+)
 from zoo.run.checkpoint.file import (
     Checkpoint,
     CheckpointError,
@@ -45,6 +54,7 @@ __all__ = [
     'SavedRun',
     'State',
     'Trust',
+    'approve_agents',
     'causes_of_misfits',
     'check_config_size',
     'check_env_known',
@@ -61,6 +71,7 @@ __all__ = [
     'load_checkpoint',
     'malformed',
     'of_rank',
+    'refuse_unapproved',
     'refuse_unsavable',
     'save_checkpoint',
     'saved_meta',

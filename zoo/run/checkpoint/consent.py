@@ -134,6 +134,7 @@ SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that 
 logger = logging.getLogger(__name__)
 given: set[str | tuple[str, Any]] = set()
 given_elsewhere: set[str] = set()  # names that a config has given to another key than env.id
+approved: set[str] = set()  # names of code in sections agents of checkpoints
 given_imports: list[str] = []  # modules and files that `give_imports` was given
 
 
@@ -253,6 +254,28 @@ def check_names(
             f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
             'overrides',
         )
+
+
+def approve_agents(run: SavedRun, trust: Trust = ()) -> None:
+    """Checks that the user consents to all code in the section agents of a checkpoint, and remembers that in this process.
+
+    Raises: as `check_names`.
+    """
+    if 'agents' in run.config:
+        check_names(run, ('agents',), trust)
+        approved.update(name for _, name in _names({'agents': run.config['agents']}))
+
+
+def refuse_unapproved(agents: object) -> None:
+    """Raises: UserError for code in a section agents of a checkpoint that nobody has consented to."""
+    for path, name in _names({'agents': storable(agents)}):
+        if name not in given and name not in approved:
+            module = split_name(name)[0]
+            raise UserError(
+                f'{path} is {shown(name)!r}, code that a checkpoint names, which is loaded only with your consent: if you trust it, '
+                f'load the policies by load_policies(run, trust=[{module!r}]), on the command line with --import '
+                f'{shlex.quote(module)}'
+            )
 
 
 def is_started_here(run: SavedRun) -> bool:

@@ -293,6 +293,7 @@ def load_player(args: argparse.Namespace) -> tuple[Playing, EnvConfig, int]:
 
     Raises: CheckpointError, ConfigError, by the rules of `zoo eval`.
     """
+    from zoo.run.checkpoint.consent import approve_agents
     from zoo.run.checkpoint.file import load_checkpoint
     from zoo.run.checkpoint.schema import saved_run
     from zoo.run.policy_file import env_config_of, load_policies, load_policy, saved_policies
@@ -303,6 +304,7 @@ def load_player(args: argparse.Namespace) -> tuple[Playing, EnvConfig, int]:
     of_agents = [text for text in args.overrides if text.startswith('agents.')]
     of_env = [text for text in args.overrides if text not in of_agents]
     env = env_config_of(checkpoint, trust, of_env, args.set_name)
+    approve_agents(saved_run(checkpoint), trust)
     env_step = checkpoint.meta['env_step']
     if of_agents:
         from zoo.run.agents_player import player_of_policies

@@ -14,6 +14,7 @@ from zoo.tools.cli.output import argument, show
 
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
+    'agents': 'check it: zoo check-env {file}:MyGame\ntrain on it: zoo train {file}:MyGame',
     'policy': 'train it: zoo train cartpole_ppo policy.type=my_ppo --import {file}',
     'config': 'see all keys: zoo config {file} --all\ntrain it: zoo train {file}',
 }
@@ -26,6 +27,13 @@ ARGUMENTS = {
             'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; a new file, never overwritten'
         ),
         argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it'),
+        argument(
+            '--agents',
+            dest='kind',
+            action='store_const',
+            const='agents',
+            help='short for --kind agents: an env of several',
+        ),
     ),
     'convert': (
         argument('file', metavar='FILE', help='a .py or .yaml file of the other library'),
@@ -82,17 +90,18 @@ def _kind_of(path: Path) -> str:
     """Returns the kind that the name of a file indicates. Raises: UserError if it does not indicate one kind."""
     if path.suffix in ('.yaml', '.yml'):
         return 'config'
-    kinds = [kind for kind in ('env', 'policy') if kind in path.stem.lower()]
+    words = {'env': 'env', 'policy': 'policy', 'agents': 'agents', 'game': 'agents'}
+    kinds = list(dict.fromkeys(kind for word, kind in words.items() if word in path.stem.lower()))
     if len(kinds) != 1:
         raise UserError(
-            f'{path} may hold {" or ".join(kinds or ["an env", "a policy"])}; say which: --kind env, --kind policy; '
+            f'{path} may hold {" or ".join(kinds or ["an env", "a policy"])}; say which: --kind env, --agents, --kind policy; '
             'a config is a .yaml file'
         )
     return kinds[0]
 
 
 def _article(kind: str) -> str:
-    return f'{"an" if kind == "env" else "a"} {kind}'
+    return {'env': 'an env', 'agents': 'an env of several agents'}.get(kind, f'a {kind}')
 
 
 def run_convert(args: argparse.Namespace) -> int:
