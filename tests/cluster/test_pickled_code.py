@@ -70,7 +70,7 @@ def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> No
     words = (
         LOAD + 'import gymnasium; from zoo.core.registry import POLICY_REGISTRY as r; mine = r.get("my_ppo"); '
         'print(gymnasium.make("Mine-v0", disable_env_checker=True).unwrapped.answer, '
-        'gymnasium.make("Other-v0", disable_env_checker=True).unwrapped.answer, mine is found.policy["class"], '
+        'gymnasium.make("Other-v0", disable_env_checker=True).unwrapped.answer, mine is found.policies["class"], '
         'mine.config().bonus, mine.names(None), r.get("calm_ppo").config().learn.clip_ratio)'
     )
     assert run(tmp_path, '-c', words, 'payload') == '41 41 True 2.0 True 0.1'

@@ -20,6 +20,7 @@ from zoo.core.errors import UserError
 from zoo.env.interface import EnvCommand
 from zoo.run.build import make_parts
 from zoo.run.config import resolve_config
+from zoo.run.roster import ONE_LEARNER
 from zoo.worker.infos import NO_NUMBERS
 
 REQUEST = Request('run', 1, 0, 0, 0, (3, 1))
@@ -33,7 +34,8 @@ def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
         parts = make_parts(cfg, None, undo, 1)
         policy = parts.first.policy
         layout = WeightLayout(policy.acting_state())
-        payload = packed(payload_of(cfg, policy, NO_NUMBERS))
+        spaces = policy.obs_space, policy.action_space
+        payload = packed(payload_of(cfg, {'': policy}, cfg.env, spaces, NO_NUMBERS, ONE_LEARNER.collector))
         yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), policy, layout
 
 

@@ -171,3 +171,13 @@ def test_minibatch_of_a_policy_that_ranks_cannot_share_is_refused(tmp_path: Path
     sentence = "agents, policy 'one': policy.learn.batch_size is 1 but there are 2 ranks"
     assert [text for text in on_ranks(refused) if sentence not in text] == []
     assert not list(tmp_path.iterdir())
+
+
+def test_self_play_on_ranks_is_refused(tmp_path: Path) -> None:
+    def refused(ranks: Ranks) -> str:
+        with pytest.raises(UserError) as error:
+            SerialJob(config_of(tmp_path, self_play={}), ranks=ranks)
+        return str(error.value)
+
+    assert all('agents.self_play is set but several ranks train together' in text for text in on_ranks(refused))
+    assert not list(tmp_path.iterdir())

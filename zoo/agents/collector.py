@@ -22,7 +22,7 @@ from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
 from zoo.policy.sequences import replace_rows
-from zoo.worker.collector import Collector, RolloutExtras
+from zoo.worker.collector import Collector, EnvGroup, RolloutExtras
 from zoo.worker.evaluator import MOST_AGENTS
 from zoo.worker.infos import NO_NUMBERS, InfoKeys
 
@@ -191,7 +191,9 @@ class AgentCollector(Collector):
         self._layout = layout
         self._modes = modes
         self._learner_of = {name: learner for name, learner in learner_of.items() if name in trained}
-        self._rows = {name: PolicyRows(self.block.obs, layout.group(name)) for name in modes}
+        self._rows: dict[str, PolicyRows] = {}
+        if self.groups:
+            self._see_block()
         self._pending: dict[str, Pending | None] = dict.fromkeys(modes)
         self._initial: dict[str, State] = {}
         self.returns = AgentReturns(layout, self.n_env)
@@ -200,6 +202,10 @@ class AgentCollector(Collector):
             self.step_per_row = len(layout.agents)
         self.agent_step = 0
         self._n_acted = self._n_row = 0  # since the last line of the log
+
+    def _see_block(self) -> None:
+        """Finds the rows of each policy in the block."""
+        self._rows = {name: PolicyRows(self.block.obs, self._layout.group(name)) for name in self._modes}
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         super().reset(seed)
@@ -342,6 +348,67 @@ class AgentCollector(Collector):
             acting: Sequence[Any] = [group.acting for group in self.groups]
             states = [each.initial[name] for each in acting]
             self._initial[name] = map_tensors(lambda *x: torch.cat(x), *states)
+        return self._initial[name]
+
+
+class JoiningAgentCollector(AgentCollector):
+    """Makes the rollouts of policies from blocks that another collector fills, such as that of runners.
+
+    Args: source: the other collector; others: as of `AgentCollector`.
+    """
+
+    def __init__(
+        self,
+        source: Collector,
+        layout: Layout,
+        envs: Sequence[AnyVectorEnv],
+        modes: Mapping[str, CollectMode],
+        learner_of: Mapping[str, str],
+        trained: Sequence[str],
+        first: int = 0,
+        counts_agents: bool = False,
+        marks_all: bool = False,
+    ) -> None:
+        super().__init__(layout, envs, modes, learner_of, trained, NO_NUMBERS, first, counts_agents, marks_all)
+        self._source = source
+        self._first = first
+        self._owners_now: Owners | None = None
+        if layout.mapping is not None:
+            self._owners_now = Owners(layout, self.n_env, first)
+
+    @property
+    def env_time(self) -> float:
+        return self._source.env_time
+
+    def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
+        """Returns no groups: these envs step where the other collector has them."""
+        return []
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        self._source.reset(seed)
+        super().reset(seed)
+
+    def fill_block(self) -> RolloutExtras:
+        self._source.collect_iter = self.collect_iter
+        self._source.env_step = self.env_step
+        extras = self._source.fill_block()
+        if not self._rows:  # the block is made when the first rollout arrives
+            self.block = self._source.block
+            self._see_block()
+        return extras
+
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        return super().metrics(ranks) | self._source.metrics(ranks)
+
+    def _owners(self) -> Tensor | None:
+        if self._owners_now is None:
+            return None
+        return torch.stack([self._owners_now.see(columns).clone() for columns in self.block.obs[ROWS]])
+
+    def _initial_state(self, name: str) -> State:
+        if name not in self._initial:
+            first = self._first * len(self._layout.group(name).slots)
+            self._initial[name] = self._modes[name].start(self._rows[name].obs, first).state
         return self._initial[name]
 
 

@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,8 @@ from zoo.config.user_code import is_in_file, load_home, split_name
 from zoo.core import VERSION
 from zoo.core.errors import UserError, show_error
 from zoo.core.registry import Registry
+from zoo.core.spaces import Space
+from zoo.worker.collector import Collector
 from zoo.worker.infos import InfoKeys
 
 OF_THE_LEARNER = {
@@ -40,12 +42,17 @@ OF_THE_LEARNER = {
 class RunnerPayload(NamedTuple):
     """The data that all runners of a learner are created from.
 
-    policy: class of the policy and its arguments, by name.   env: the section env.   infos: the numbers of infos to keep.
+    policies: the class of each policy and its arguments, by learner.   env: the section env.   infos: the numbers of infos to
+    keep.   seed: of the run.   spaces: of observations and actions of the envs.   collector: makes the collector, as
+    `zoo.run.roster.Roster.collector`.
     """
 
-    policy: dict[str, Any]
+    policies: dict[str, dict[str, Any]]
     env: dict[str, Any]
     infos: InfoKeys
+    seed: int = 0
+    spaces: tuple[Space, Space] | None = None
+    collector: Callable[..., Collector] | None = None
 
 
 def versions() -> dict[str, str]:
@@ -69,7 +76,7 @@ def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner
 def packed(payload: RunnerPayload) -> bytes:
     """Pickles a payload together with the code that it needs. Raises: UserError if it cannot be sent to another process."""
     env = _by_module(dict(payload.env))
-    used = set(_words([payload.policy, env]))
+    used = set(_words([payload.policies, env]))
     return _packed(payload._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
 
 

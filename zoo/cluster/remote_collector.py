@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -17,13 +17,14 @@ from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
 from zoo.cluster.messages import Reply, RunnerLostError, WeightLayout, nested, placements
 from zoo.cluster.pickled_code import RunnerPayload, packed, versions
-from zoo.cluster.runner import RunnerSpec
+from zoo.cluster.runner import RunnerSpec, acting_state
 from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.config.section import ConfigLike, plain
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
+from zoo.env import EnvConfig
 from zoo.env.errors import EnvError
 from zoo.env.interface import BlockField, EnvCommand, StepBlock
 from zoo.env.restarts import Restarts
@@ -170,7 +171,7 @@ class RemoteCollector(Collector):
             before = perf_counter()
             envs = self._envs_of(reply.group)
             fresh.extend([envs] if is_fresh else [])
-            infos[reply.group] = self._place(reply, envs)
+            infos[reply.group] = self._place(reply)
             found[reply.group] = reply._replace(blocks={})
             self._note(reply, collect_iter)
             join_s += perf_counter() - before
@@ -231,8 +232,8 @@ class RemoteCollector(Collector):
         n_env = self._envs[group].n_env  # the same for all runners
         return slice(group * n_env, (group + 1) * n_env)
 
-    def _place(self, reply: Reply, envs: slice) -> dict[str, np.ndarray]:
-        """Copies a reply's blocks to the columns of its envs. Returns: the blocks of infos; not every reply has each of them."""
+    def _place(self, reply: Reply) -> dict[str, np.ndarray]:
+        """Copies a reply's blocks to the columns of its rows. Returns: the blocks of infos; not every reply has each of them."""
 
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
@@ -248,13 +249,17 @@ class RemoteCollector(Collector):
                 infos[name[len('info.') :]] = rows.copy()
                 continue
             is_state = name.partition('.')[0] == 'state'
+            # a policy of several agents has as many rows in each env
+            n_row = rows.shape[0 if is_state else 1]
             if name not in self._whole:
+                n_whole = n_row * len(self._envs)
                 if is_state:
-                    shape = (self.n_env, *rows.shape[1:])
+                    shape = (n_whole, *rows.shape[1:])
                 else:
-                    shape = (len(rows), self.n_env, *rows.shape[2:])
+                    shape = (len(rows), n_whole, *rows.shape[2:])
                 self._whole[name] = torch.empty(shape, dtype=torch.from_numpy(rows[:0].copy()).dtype)
-            self._whole[name].numpy()[envs if is_state else (slice(None), envs)] = rows
+            own = slice(reply.group * n_row, (reply.group + 1) * n_row)
+            self._whole[name].numpy()[own if is_state else (slice(None), own)] = rows
         return infos
 
     def _note(self, reply: Reply, collect_iter: int) -> None:
@@ -280,33 +285,35 @@ def start_runners(
     engine: Engine,
     run_id: str,
     cfg: RunConfig,
-    policy: Policy,
+    policies: Mapping[str, Policy],
     env: tuple[str, Space, Space],
-    infos: InfoKeys,
+    payload: RunnerPayload,
     restarts: Restarts,
     rank: int = 0,
 ) -> tuple[RemoteCollector, list[RemoteEnvs]]:
-    """Starts the runners of one learner. Returns: the collector and the envs that its process uses.
+    """Starts the runners of one process that learns. Returns: the collector of blocks and the envs that this process uses.
 
-    Args: cfg: of this learner, resolved; policy: the complete policy with whose weights runners act; env: name, observation
-      space and action space of the training envs; restarts: counts the envs that runners restart; rank: of the learner.
+    Args: cfg: of this process, resolved; policies: the complete policies with whose weights runners act, by learner; env:
+      name, observation space and action space of the training envs; payload: of `payload_of`; restarts: counts the envs that
+      runners restart; rank: of this process.
     Raises: as `Engine.start`; UserError for code that cannot be sent.
     """
     n_runner = cfg.cluster.runner_num
     cluster = cfg.cluster
     n_env = cfg.env.collector_env_num // n_runner
     n_group = cfg.env.collector_group_num
-    acting = policy.acting_state()
+    acting = acting_state(policies)
     layout = WeightLayout(acting)
     placed = placements(acting)
-    payload = packed(payload_of(cfg, policy, infos))
+    policy = next(iter(policies.values()))
+    data = packed(payload)
     if n_group is not None:
         n_group //= n_runner
     n_thread = cfg.policy.n_thread or 1
     firsts = [rank * cfg.env.collector_env_num + group * n_env for group in range(n_runner)]
     engine.start(
         [
-            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, payload, n_thread, placed)
+            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, data, n_thread, placed)
             for group, first in enumerate(firsts)
         ]
     )
@@ -338,8 +345,24 @@ def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int
     )
 
 
-def payload_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> RunnerPayload:
-    """Returns the data from which runners create their envs and policies."""
+def payload_of(
+    cfg: RunConfig,
+    policies: Mapping[str, Policy],
+    env: EnvConfig,
+    spaces: tuple[Space, Space],
+    infos: InfoKeys,
+    collector: Callable[..., Collector],
+) -> RunnerPayload:
+    """Returns the data from which runners create their envs and policies.
+
+    Args: cfg: of the run; policies: by learner; env: the section from which envs are made; others: as in `RunnerPayload`.
+    """
+    made_of = {name: _made_of(cfg, policy) for name, policy in policies.items()}
+    return RunnerPayload(made_of, plain(env), InfoKeys(infos.last, infos.step), cfg.seed, spaces, collector)
+
+
+def _made_of(cfg: RunConfig, policy: Policy) -> dict[str, Any]:
+    """The class of a policy, and the arguments with which a runner makes one that acts as it does."""
     section = plain(policy.cfg)
     if cfg.cluster.runner_gpu:
         device = 'cuda'
@@ -358,8 +381,7 @@ def payload_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> RunnerPayload
         'run': policy.run,
         'model': given,
     }
-    made_of = {'class': type(policy), 'cfg': {**section, 'device': device}, 'device': device, 'options': options}
-    return RunnerPayload(made_of, plain(cfg.env), InfoKeys(infos.last, infos.step))
+    return {'class': type(policy), 'cfg': {**section, 'device': device}, 'device': device, 'options': options}
 
 
 def make_engine(cluster: ConfigLike, run_id: str) -> Engine:

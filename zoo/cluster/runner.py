@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoo.backend.trace import named_tensors
 from zoo.cluster.messages import Placement, Reply, Request, WeightLayout, flat, place
@@ -20,7 +21,7 @@ from zoo.core.errors import UserError
 from zoo.env import make_env_groups
 from zoo.env.interface import EnvCommand
 from zoo.env.restarts import Restarts
-from zoo.worker.collector import Collector
+from zoo.policy.base import Policy
 from zoo.worker.env_watch import watch_calls
 
 
@@ -58,29 +59,28 @@ class Runner:
         host = socket.gethostname()
         check_versions(spec.versions, host)
         payload = unpacked(spec.payload, host)
-        make = payload.policy['class']
-        options = dict(payload.policy['options'])
-        cfg = Config(payload.policy['cfg'])
+        device = next(iter(payload.policies.values()))['device']
         env = {**payload.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
         self._restarts = Restarts(env['max_restarts'])
         self._timeout = env['step_timeout']
         with ExitStack() as undo, _threads(spec.n_thread), watch_calls(self._timeout):
-            envs = make_env_groups(env, payload.policy['device'], self._restarts, spec.first, options['seed'])
+            envs = make_env_groups(env, device, self._restarts, spec.first, payload.seed)
             self._envs = [undo.enter_context(closing(each)) for each in envs]
-            spaces = options.pop('obs_space'), options.pop('action_space')
+            spaces = payload.spaces
             if (envs[0].obs_space, envs[0].action_space) != spaces:
                 raise UserError(
                     f'the envs on {host} have {envs[0].obs_space} and {envs[0].action_space} but the learner found '
                     f'{spaces[0]} and {spaces[1]}; install the same version of the env on both'
                 )
-            self._policy = make(cfg, *spaces, enable_field=['collect'], **options)
-            if WeightLayout(self._policy.acting_state()).digest != spec.digest:
+            policies = {name: _made(made_of) for name, made_of in payload.policies.items()}
+            if WeightLayout(acting_state(policies)).digest != spec.digest:
                 raise UserError(
                     f'the policy made on {host} has other weights than that of the learner; install the same code on both'
                 )
-            place(named_tensors(self._policy.model), spec.placements)
-            self._layout = WeightLayout(self._policy.acting_state())
-            self._collector = Collector(self._envs, self._policy.collect_mode, payload.infos, spec.first)
+            place(joined_names({name: named_tensors(each.model) for name, each in policies.items()}), spec.placements)
+            self._layout = WeightLayout(acting_state(policies))
+            modes = {name: each.collect_mode for name, each in policies.items()}
+            self._collector = payload.collector(self._envs, modes, payload.infos, spec.first)
             self._undo = undo.pop_all()
         self._version = -1
         self._has_reset = False
@@ -135,6 +135,24 @@ class Runner:
         if request.reset_seed is not None:
             self._collector.reset(np.random.SeedSequence(list(request.reset_seed)))
             self._has_reset = True
+
+
+def _made(made_of: Mapping[str, Any]) -> Policy:
+    """A policy that only acts. Args: made_of: one of `RunnerPayload.policies`."""
+    policy: Policy = made_of['class'](Config(made_of['cfg']), enable_field=['collect'], **made_of['options'])
+    return policy
+
+
+def acting_state(policies: Mapping[str, Policy]) -> dict[str, Tensor]:
+    """The tensors that acting needs of all policies. Args: policies: by learner."""
+    return joined_names({name: policy.acting_state() for name, policy in policies.items()})
+
+
+def joined_names(tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of each learner, with its name in front of theirs; the only learner of a run has the name ''."""
+    return {
+        f'{name}/{key}' if name else key: x for name, of_learner in tensors.items() for key, x in of_learner.items()
+    }
 
 
 @contextmanager

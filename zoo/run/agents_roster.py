@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.agents.actors import as_collect_mode, kind_of
-from zoo.agents.collector import AgentCollector
+from zoo.agents.collector import AgentCollector, JoiningAgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
 from zoo.agents.inspection import check_agents
@@ -62,6 +62,7 @@ class AgentsRoster(Roster):
         self._actors = actors_of(cfg.agents, self._layout, cfg.env.action_mode)
         self._policy_of = {learner: policy for policy, learner in self._learner_of.items()}
         self._configs: dict[int, dict[str, JobConfig]] = {}
+        self._counts_agents = cfg.agents.count_by == 'agent'
         if cfg.agents == AgentsConfig():
             self._say_defaults()
 
@@ -164,23 +165,48 @@ class AgentsRoster(Roster):
     def collector(
         self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
     ) -> Collector:
+        return AgentCollector(
+            self._layout,
+            envs,
+            self._collect_modes(modes),
+            self._learner_of,
+            self._trained,
+            infos,
+            first,
+            counts_agents=self._counts_agents,
+            marks_all=self._is_rank(envs),
+        )
+
+    def joining_collector(
+        self, source: Collector, envs: Sequence[Any], modes: Mapping[str, CollectMode], first: int
+    ) -> Collector:
+        return JoiningAgentCollector(
+            source,
+            self._layout,
+            envs,
+            self._collect_modes(modes),
+            self._learner_of,
+            self._trained,
+            first,
+            counts_agents=self._counts_agents,
+            marks_all=self._is_rank(envs),
+        )
+
+    def why_not_runners(self, n_learner: int) -> str:
+        return ''
+
+    def _is_rank(self, envs: Sequence[AnyVectorEnv]) -> bool:
+        """Whether a process that has these envs is one of several ranks."""
+        return sum(env.n_env for env in envs) < self._cfg.env.collector_env_num
+
+    def _collect_modes(self, modes: Mapping[str, CollectMode]) -> dict[str, CollectMode]:
+        """The modes of all policies, by their names in the layout. Args: modes: by learner."""
         by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
         n_step = next(iter(modes.values())).n_step
         for name, actor in self._actors.items():
             width = sum(action_width(leaf) for _, leaf in leaf_spaces(self._layout.group(name).action_space))
             by_policy[name] = as_collect_mode(actor, name, self._cfg.seed, n_step, width)
-        in_order = {name: by_policy[name] for name in self._layout.policies}
-        return AgentCollector(
-            self._layout,
-            envs,
-            in_order,
-            self._learner_of,
-            self._trained,
-            infos,
-            first,
-            counts_agents=self._cfg.agents.count_by == 'agent',
-            marks_all=sum(env.n_env for env in envs) < self._cfg.env.collector_env_num,  # this is one of several ranks
-        )
+        return {name: by_policy[name] for name in self._layout.policies}
 
     def evaluator(
         self,

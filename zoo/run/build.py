@@ -101,7 +101,7 @@ def make_parts(
     configs = roster.configs(cfg)
     eager_only = _reason_for_eager_steps(configs, policy, gradient_readers)
     run_id = uuid4().hex[:12]  # the name of this run in the engine that carries the runners
-    engine = _make_engine(cfg, run_id, len(configs), undo)
+    engine = _make_engine(cfg, run_id, roster.why_not_runners(len(configs)), undo)
     section = roster.env(cfg.env)
     if section.check:
         roster.check_env(cfg.env, before_run=True)
@@ -115,7 +115,7 @@ def make_parts(
         groups = make_env_groups(section, device, restarts, first_env if ranks.size > 1 else None, cfg.seed)
         envs = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts, roster)
-    example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
+    example = envs[0] if envs else _env_as_of_runners(cfg, section, eval_envs[MAIN])
     problem = memory_problem(cfg, example.obs_space)
     if problem:
         raise ConfigError(problem)
@@ -129,18 +129,22 @@ def make_parts(
     first = next(iter(learners.values())).policy
     infos = _info_keys(cfg)
     evaluators = _make_evaluators(cfg, learners, eval_envs, infos, roster)
+    modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
     if engine is None:
-        modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
         if first.compile_env is not None:
             for env in envs:
                 env.compile(first.compile_env)
         collector = _make_collector(roster, envs, modes, infos, first_env, device)
     else:
-        from zoo.cluster.remote_collector import start_runners
+        from zoo.cluster.remote_collector import payload_of, start_runners
 
-        facts = example.name, example.obs_space, example.action_space
+        policies = {name: learner.policy for name, learner in learners.items()}
+        spaces = example.obs_space, example.action_space
+        payload = payload_of(cfg, policies, section, spaces, infos, roster.collector)
+        facts = example.name, *spaces
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            collector, envs = start_runners(engine, run_id, cfg, first, facts, infos, restarts, ranks.rank)
+            source, envs = start_runners(engine, run_id, cfg, policies, facts, payload, restarts, ranks.rank)
+        collector = roster.joining_collector(source, envs, modes, first_env)
     return Parts(
         envs=envs,
         learners=learners,
@@ -182,15 +186,15 @@ def _reason_for_eager_steps(configs: Mapping[str, JobConfig], policy: Policy | N
     return why
 
 
-def _make_engine(cfg: JobConfig, run_id: str, n_learner: int, undo: ExitStack) -> Engine | None:
-    """The engine that carries the runners; None if the run has none. Raises: UserError if a run of several policies has them."""
+def _make_engine(cfg: JobConfig, run_id: str, why_not: str, undo: ExitStack) -> Engine | None:
+    """The engine that carries the runners; None if the run has none.
+
+    Args: why_not: of `Roster.why_not_runners`. Raises: UserError if a run has runners that it cannot have.
+    """
     if not cfg.cluster.runner_num:
         return None
-    if n_learner > 1:
-        raise UserError(
-            f'cluster.runner_num is {cfg.cluster.runner_num} but the run has {n_learner} policies, and runners act with one; '
-            'use runner_num=0'
-        )
+    if why_not:
+        raise UserError(f'cluster.runner_num is {cfg.cluster.runner_num} but {why_not}; use runner_num=0')
     from zoo.cluster.remote_collector import make_engine
 
     return undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
@@ -430,10 +434,13 @@ def _restores_nothing() -> bool:
     return False
 
 
-def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
-    """An env like the training envs, which only runners have: the evaluation env, or if that differs a new, closed one."""
+def _env_as_of_runners(cfg: JobConfig, section: EnvConfig, env: AnyVectorEnv) -> AnyVectorEnv:
+    """An env like the training envs, which only runners have: the evaluation env, or if that differs a new, closed one.
+
+    Args: section: from which training envs are made; env: the evaluation env.
+    """
     if cfg.policy.eval.get('env'):
-        env = make_vector_env(cfg.env, 1, training=True)
+        env = make_vector_env(section, 1, training=True)
         env.close()
     if env.is_tensor_program:
         raise UserError(

@@ -67,6 +67,22 @@ class Roster:
         (mode,) = modes.values()
         return Collector(envs, mode, infos, first)
 
+    def why_not_runners(self, n_learner: int) -> str:
+        """The reason why runners cannot collect for these learners, as a clause; '' if they can. See `joining_collector`."""
+        if n_learner == 1:
+            return ''
+        return f'the run has {n_learner} policies, and runners act with one'
+
+    def joining_collector(
+        self, source: Collector, envs: Sequence[Any], modes: Mapping[str, CollectMode], first: int
+    ) -> Collector:
+        """Makes the collector of a run with runners, each of which has one of `collector`, whose blocks are joined.
+
+        Args: source: fills the joined blocks; envs: those of each runner, which this process sends commands; others: as of
+          `collector`.
+        """
+        return source
+
     def evaluator(
         self,
         env: AnyVectorEnv,

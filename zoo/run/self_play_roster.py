@@ -62,6 +62,17 @@ class SelfPlayRoster(AgentsRoster):
         collector.league = self.league
         return collector
 
+    def why_not_runners(self, n_learner: int) -> str:
+        return 'agents.self_play is set, whose opponents only this process has'
+
+    def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
+        if cfg.env.collector_env_num != self._cfg.env.collector_env_num:
+            raise ConfigError(
+                'agents.self_play is set but several ranks train together, and each would rate its own opponents; train in one '
+                'process.'
+            )
+        return super().configs(cfg)
+
     def evaluator(
         self,
         env: AnyVectorEnv,
