@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from tests.agents.envs import CartPoleParallel, CartPoleTurns, Clockwork, Rota
 from zoo.agents.game import number
 from zoo.agents.games import Cycle, ParallelGame, game_of, make_game
 from zoo.env.config import env_config
-from zoo.env.errors import BrokenContractError, UnknownEnvError
+from zoo.env.errors import BrokenContractError, UnknownEnvError, UnsupportedEnvError
 
 tictactoe_v3 = pytest.importorskip('pettingzoo.classic.tictactoe_v3', reason='the extra agents')
 
@@ -85,6 +86,14 @@ class Broken(Clockwork):
         (lambda env, o, rewards, *rest: rewards.update(a='much'), "the reward of agent 'a' is 'much'"),
         (lambda env, o, rewards, *rest: rewards.update(a=[1, 2]), 'has 2 numbers, env.reward_weights 0'),
         (lambda env, *rest: rest[:4], 'step returned a tuple of 4'),
+        (lambda env, *rest: 'done', r"step returned 'done' \(str\)"),
+        (lambda env, *rest: (*rest[:4], None), r'step returned infos None \(NoneType\)'),
+        (lambda env, obs, *rest: (list(obs), *rest), r"step returned observations \['a', 'b', 'c'\] \(list\)"),
+        (lambda env, obs, rewards, *rest: (obs, [1], *rest), r'step returned rewards \[1\] \(list\)'),
+        (
+            lambda env, o, r, terminated, *rest: terminated.update(a='no'),
+            r'return bool\(terminations',
+        ),
     ],
 )
 def test_parallel_env_that_breaks_its_contract_is_named(change, sentence):
@@ -351,3 +360,59 @@ def test_returns_are_those_of_the_loop_of_pettingzoo(module, n_choice, kwargs, k
         total.update(turn.rewards)
     assert total == pytest.approx(own)
     assert any(own.values())
+
+
+def changed(base, **attributes):
+    """An env of a class with other attributes."""
+    return type('Changed', (base,), attributes)()
+
+
+@pytest.mark.parametrize(
+    ('attributes', 'sentence'),
+    [
+        ({'possible_agents': []}, r'has the possible_agents \[\], wanted strings that differ'),
+        ({'possible_agents': [0, 1]}, r'has the possible_agents \[0, 1\], wanted strings that differ'),
+        ({'possible_agents': ['a', 'a']}, r"has the possible_agents \['a', 'a'\], wanted strings that differ"),
+        (
+            {'observation_space': Discrete(2)},
+            r'has observation_space as a Discrete, .*; write def observation_space\(self, agent\)',
+        ),
+        ({'action_space': None}, r'has action_space as a NoneType, .*; write def action_space\(self, agent\)'),
+        ({'reset': lambda self: None}, r'has no method reset\(seed=None, options=None\); write def reset'),
+        ({'step': None}, r'has no method step\(actions\); write def step\(self, actions\)'),
+    ],
+)
+@pytest.mark.parametrize('base', [Clockwork, Rota])
+def test_env_without_the_interface_is_refused(base, attributes, sentence):
+    with pytest.raises(UnsupportedEnvError, match=f"env 'mine': Changed {sentence}"):
+        game_of(changed(base, **attributes), 'mine')
+
+
+def test_spaces_may_be_dicts_by_agent_and_close_may_be_missing():
+    spaces = {agent: Discrete(i + 2) for i, agent in enumerate('abc')}
+    attributes = {'action_space': None, 'action_spaces': spaces, 'close': None}
+    game = game_of(changed(Clockwork, **attributes), 'mine')
+    assert [game.action_space(agent).n for agent in 'abc'] == [2, 3, 4]
+    game.close()
+
+
+def test_reset_that_does_not_return_two_dicts_is_named():
+    game = game_of(changed(Clockwork, reset=lambda self, seed=None: ({}, None)), 'mine')
+    with pytest.raises(BrokenContractError, match=r'reset returned \(\{\}, None\) \(tuple\)'):
+        game.reset()
+
+
+def test_env_of_turns_whose_reset_selects_nobody_is_named():
+    def reset(self, seed=None, options=None):
+        Rota.reset(self)
+        self.agent_selection = selection
+        if selection is None:
+            del self.agent_selection
+
+    game = game_of(changed(Rota, reset=reset), 'mine')
+    selection = None
+    with pytest.raises(BrokenContractError, match='after a reset there is no agent_selection'):
+        game.reset()
+    selection = 'z'
+    with pytest.raises(BrokenContractError, match="agent_selection is 'z'"):
+        game.reset()

@@ -9,7 +9,7 @@ from zoo.agents.config import AgentsConfig
 from zoo.agents.stage import look_at_agents, table_section
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
-from zoo.env import EnvConfig, UnsupportedEnvError, make_env
+from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, make_env
 
 ENV = 'tests.agents.envs:Clockwork'
 
@@ -30,6 +30,25 @@ def test_keys_of_one_agent_are_refused():
     layout = look_at_agents(section, AgentsConfig())
     with pytest.raises(ConfigError, match=r'env.window is 2 but .*Clockwork has several agents'):
         table_section(section, layout)
+
+
+class NoInfos(Clockwork):
+    def reset(self, seed=None, options=None):
+        return super().reset()[0], None
+
+
+class Fails(Clockwork):
+    def reset(self, seed=None, options=None):
+        raise ZeroDivisionError('mine')
+
+
+def test_faults_of_the_first_reset_name_the_env():
+    with pytest.raises(EnvContractError, match=r"env '.*NoInfos', index 0, step 0: reset returned .*; return both\."):
+        look_at_agents(EnvConfig(id=NoInfos), AgentsConfig())
+    with pytest.raises(ZeroDivisionError) as raised:
+        look_at_agents(EnvConfig(id=Fails), AgentsConfig())
+    assert 'Fails' in raised.value.env_place[0]
+    assert raised.value.env_place[0].endswith('in a reset to look at its agents')
 
 
 def test_env_of_one_agent_is_refused():

@@ -81,8 +81,10 @@ class AgentGame(ABC):
         return self.env.render()
 
     def close(self) -> None:
-        """Closes the env."""
-        self.env.close()
+        """Closes the env, if it can be closed."""
+        close = getattr(self.env, 'close', None)
+        if callable(close):
+            close()
 
 
 def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> float:
@@ -99,7 +101,7 @@ def number(reward: Any, agent: str, weights: Sequence[float] | None = None) -> f
         raise BrokenContractError(
             f'the reward of agent {agent!r} has {values.size} numbers, env.reward_weights {have}',
             'as many weights as numbers',
-            'set env.reward_weights',
+            f'set env.reward_weights=[{", ".join(["1.0"] * values.size)}] (with your own weights)',
         )
     return float(np.dot(values, weights))
 

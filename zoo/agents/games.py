@@ -13,10 +13,12 @@ import numpy as np
 
 from zoo.agents.game import AgentGame, End, Turn, numbers
 from zoo.core.spaces import ACTION_MASK
+from zoo.env.adapter import takes_keyword
 from zoo.env.config import EnvConfig
-from zoo.env.errors import BrokenContractError, UnsupportedEnvError
+from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
 from zoo.env.given import counts_agents, has_several_agents
 from zoo.env.make import env_name, make_source
+from zoo.env.validation import as_flag
 
 UNSEEDED = ('shimmy',)
 """Packages whose envs draw from the system where a reset has no seed."""
@@ -41,8 +43,10 @@ def make_game(cfg: EnvConfig) -> AgentGame:
 def game_of(env: Any, name: str) -> AgentGame | None:
     """An env of several agents as a game; None for an env of one agent. Args: name: of the env, for messages."""
     if hasattr(env, 'agent_iter') and hasattr(env, 'last'):  # before its reset there is no agent_selection
+        check_interface(env, name)
         return TurnGame(env)
     if hasattr(env, 'possible_agents'):
+        check_interface(env, name)
         return ParallelGame(env)
     if hasattr(env, 'new_initial_state') and hasattr(env, 'num_players'):
         from zoo.agents.spiel import SpielGame  # few envs are of OpenSpiel
@@ -60,16 +64,46 @@ def game_of(env: Any, name: str) -> AgentGame | None:
     return None
 
 
+SPACES = ('observation_space', 'action_space')
+
+
+def check_interface(env: Any, name: str) -> None:
+    """Checks the names of agents, and the methods that PettingZoo's two interfaces share. Raises: UnsupportedEnvError."""
+    where = f'env {name!r}: {type(getattr(env, "unwrapped", env)).__name__}'
+    agents = list(getattr(env, 'possible_agents', ()))
+    if not agents or len(set(agents)) < len(agents) or not all(isinstance(agent, str) for agent in agents):
+        raise UnsupportedEnvError(
+            f"{where} has the possible_agents {agents!r:.80}, wanted strings that differ, such as ['agent_0', 'agent_1']; name "
+            'the agents so, in what reset and step return too.'
+        )
+    for what in SPACES:
+        if not callable(getattr(env, what, None)) and not isinstance(getattr(env, f'{what}s', None), Mapping):
+            kind = type(getattr(env, what, None)).__name__
+            raise UnsupportedEnvError(
+                f'{where} has {what} as a {kind}, wanted as a method of the agent; write def {what}(self, agent).'
+            )
+    for what, arguments in (('reset', 'seed=None, options=None'), ('step', 'actions')):
+        method = getattr(env, what, None)
+        if not callable(method) or (what == 'reset' and not takes_keyword(method, 'seed')):
+            raise UnsupportedEnvError(
+                f'{where} has no method {what}({arguments}); write def {what}(self, {arguments}).'
+            )
+
+
+def space_of(env: Any, what: str, agent: str) -> gymnasium.Space:
+    """A space of an agent, by the method of that name, or by the dict that older envs have. Args: what: one of SPACES."""
+    method = getattr(env, what, None)
+    if callable(method):
+        return method(agent)
+    return getattr(env, f'{what}s')[agent]
+
+
 class PettingZooGame(AgentGame):
-    """Base of the games of PettingZoo's two interfaces."""
+    """Base of the games of PettingZoo's two interfaces. Args: env: see `check_interface`."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.agents = tuple(map(str, env.possible_agents))
-        if len(set(self.agents)) < len(self.agents) or not self.agents:
-            raise UnsupportedEnvError(
-                f'possible_agents is {list(self.agents)}, wanted names that differ; correct the env.'
-            )
+        self.agents = tuple(env.possible_agents)
         self.metadata = dict(getattr(env, 'metadata', None) or {})
         self.render_mode = getattr(env, 'render_mode', None)
         self._seeds: np.random.Generator | None = None
@@ -77,10 +111,10 @@ class PettingZooGame(AgentGame):
         self._needs_seeds = module.partition('.')[0] in UNSEEDED
 
     def obs_space(self, agent: str) -> gymnasium.Space:
-        return self.env.observation_space(agent)
+        return space_of(self.env, 'observation_space', agent)
 
     def action_space(self, agent: str) -> gymnasium.Space:
-        return self.env.action_space(agent)
+        return space_of(self.env, 'action_space', agent)
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         if self._needs_seeds:
@@ -151,9 +185,9 @@ class ParallelGame(PettingZooGame):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         result = self._reset(seed, options)
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+        if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(x, Mapping) for x in result):
             raise BrokenContractError(
-                f'reset returned a {type(result).__name__}',
+                f'reset returned {show_value(result)}',
                 'a tuple (observations, infos) of dicts by agent',
                 'return both',
             )
@@ -163,24 +197,51 @@ class ParallelGame(PettingZooGame):
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
         result = self.step_env(dict(actions))
-        if len(result) != 5:
-            raise BrokenContractError(
-                f'step returned a {type(result).__name__} of {len(result)}',
-                'a tuple (observations, rewards, terminations, truncations, infos) of dicts by agent',
-                'return all five',
-            )
-        obs, rewards, terminated, truncated, infos = result
+        try:
+            return self._turn(actions, *result)
+        except Exception:
+            self._check_dicts(result)
+            raise
+
+    def _turn(
+        self,
+        actions: Mapping[str, Any],
+        obs: Mapping[str, Any],
+        rewards: Mapping[str, Any],
+        terminated: Mapping[str, Any],
+        truncated: Mapping[str, Any],
+        infos: Mapping[str, Any],
+    ) -> Turn:
+        """The turn after a step, of what the step returned."""
         ended = {}
         for agent in actions:
             if agent not in rewards or agent not in terminated or agent not in truncated:
                 raise self._missing_error(agent, rewards=rewards, terminations=terminated, truncations=truncated)
             if terminated[agent] or truncated[agent]:
-                ended[agent] = self._end(agent, obs, bool(terminated[agent]))
+                is_terminal = as_flag(f'terminations[{agent!r}]', terminated[agent])
+                as_flag(f'truncations[{agent!r}]', truncated[agent])
+                ended[agent] = self._end(agent, obs, is_terminal)
         acts = self._acting(obs, 'step')
         for agent in actions:
             if (agent in acts) == (agent in ended):
                 raise self._no_end_error(agent, agent in ended)
         return Turn(acts, numbers(rewards, self.reward_weights), ended, masks_of(infos, acts), infos)
+
+    def _check_dicts(self, result: Any) -> None:
+        """Checks that a step returned five dicts. Raises: BrokenContractError."""
+        names = ('observations', 'rewards', 'terminations', 'truncations', 'infos')
+        if not isinstance(result, tuple | list) or len(result) != len(names):
+            got = show_value(result)
+            if isinstance(result, tuple | list):
+                got = f'a {type(result).__name__} of {len(result)}'
+            raise BrokenContractError(
+                f'step returned {got}', f'a tuple ({", ".join(names)}) of dicts by agent', 'return all five'
+            )
+        for what, of_agents in zip(names, result, strict=True):
+            if not isinstance(of_agents, Mapping):
+                raise BrokenContractError(
+                    f'step returned {what} {show_value(of_agents)}', 'a dict by agent', 'return one'
+                )
 
     def _missing_error(self, agent: str, **dicts: Mapping[str, Any]) -> BrokenContractError:
         """The error of an agent that acted and that one of these dicts of a step lacks."""
@@ -231,6 +292,9 @@ class TurnGame(PettingZooGame):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         self._reset(seed, options)
+        for name in ('agents', 'agent_selection', 'rewards', 'terminations', 'truncations', 'infos'):
+            if not hasattr(self.env, name):
+                raise BrokenContractError(f'after a reset there is no {name}', 'an attribute', f'set {name} in reset')
         return self._turn({}, {})
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
@@ -253,17 +317,23 @@ class TurnGame(PettingZooGame):
     def _turn(self, rewards: Mapping[str, float], ended: Mapping[str, End]) -> Turn:
         env = self.env
         infos = dict(env.infos)
-        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            dead = env.agent_selection
-            env.step(None)
-            if dead in env.agents:
+        while True:
+            agents = env.agents
+            if not agents:
+                return Turn({}, rewards, ended, infos=infos)
+            agent = env.agent_selection
+            if agent not in agents:
                 raise BrokenContractError(
-                    f'agent {dead!r} has ended, and is still in `agents` after its step with None',
+                    f'agent_selection is {agent!r}', f'one of `agents`, {", ".join(agents)}', 'select one that is there'
+                )
+            if not (env.terminations[agent] or env.truncations[agent]):
+                break
+            env.step(None)
+            if agent in env.agents:
+                raise BrokenContractError(
+                    f'agent {agent!r} has ended, and is still in `agents` after its step with None',
                     'it to be removed there',
                     'remove it',
                 )
-        if not env.agents:
-            return Turn({}, rewards, ended, infos=infos)
-        agent = env.agent_selection
         acts = {agent: env.observe(agent)}
         return Turn(acts, rewards, ended, masks_of(env.infos, acts), infos)

@@ -11,8 +11,9 @@ from zoo.agents.layout import Layout, layout_of, trained_policies
 from zoo.agents.table import TableMaker
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig
-from zoo.env.calls import env_call
+from zoo.env.calls import locate
 from zoo.env.config import EndsConfig, env_config
+from zoo.env.errors import BrokenContractError, Place, made_at
 from zoo.env.make import env_name
 from zoo.env.settings import options_rule
 
@@ -51,12 +52,16 @@ def refuse_keys_of_single_envs(env: EnvConfig) -> None:
 def look_at_agents(env: EnvConfig, agents: AgentsConfig) -> Layout:
     """The layout of the rows of an env, which is made, reset once and closed. Raises: ConfigError; errors of `make_env`."""
     name = env_name(env)
-    game = make_game(env)
+    with locate(made_at(name)):
+        game = make_game(env)
     options = None
     if env.reset_options:
         options = options_rule(env.reset_options)(0)
-    with closing(game), env_call(f'env {name!r}, in a reset to look at its agents'):
-        return layout_of(game, agents, name, trained_policies(agents), env.action_mask, options)
+    try:
+        with closing(game), locate(f'env {name!r}, in a reset to look at its agents'):
+            return layout_of(game, agents, name, trained_policies(agents), env.action_mask, options)
+    except BrokenContractError as broken:
+        raise Place(name).error(0, *broken.args) from broken
 
 
 def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
