@@ -134,13 +134,6 @@ def test_rounds_of_a_run_that_counts_agents(tmp_path):
         assert (job.env_step, job.n_iteration, job.done) == (58, 1, True)  # 58 + 96 > 128
 
 
-def test_runners_are_refused_before_anything_is_written(tmp_path):
-    config = config_of(tmp_path) | dict(cluster=dict(runner_num=1))
-    with pytest.raises(UserError, match=r'cluster.runner_num is 1 but .* has several agents'):
-        serial_pipeline(config)
-    assert not list(tmp_path.iterdir())
-
-
 def test_check_before_a_run_takes_legal_moves(tmp_path):
     """`Masked` fails at an illegal move; the check of the tables themselves would draw such."""
     config = config_of(tmp_path)

@@ -20,7 +20,6 @@ from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
-from zoo.env.make import env_name
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.agents_player import AgentsPlayer, actors_of
@@ -46,11 +45,6 @@ class AgentsRoster(Roster):
 
     def __init__(self, cfg: JobConfig) -> None:
         refuse_keys_of_single_envs(cfg.env)
-        if cfg.cluster.runner_num:
-            raise ConfigError(
-                f'cluster.runner_num is {cfg.cluster.runner_num} but {env_name(cfg.env)} has several agents, and runners act in '
-                'envs of one; use runner_num=0, and env.vectorization=async for envs in processes.'
-            )
         self._cfg = cfg
         names = policy_names(cfg.agents)
         self._trained = trained_policies(cfg.agents)
