@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from zoo.agents.games import make_game
+from zoo.agents.inspection import AgentSpaces
 from zoo.config.source import bundled_configs, load_config
 from zoo.core.errors import RunError, UserError
 from zoo.env.config import EnvConfig
+from zoo.env.errors import SeveralAgentsError
 from zoo.env.inspection.family import random_actions
-from zoo.tools.media.film import Camera, make_filmed_env
+from zoo.tools.media.film import Camera, draw_without_display, make_filmed_env
 
 FRAMES = Path(__file__).resolve().parents[1] / 'images' / 'frames'
 SIZE = 240, 160  # pixels of a picture at most
@@ -26,7 +29,7 @@ N_STEP = 40  # before it is taken, with random actions
 
 def frame_of(env: dict[str, Any]) -> Path:
     """Where the picture of an env section is, or would be."""
-    return FRAMES / f'{(env.get("game") or env["id"]).replace("/", "-")}.png'
+    return FRAMES / f'{(env.get("game") or env["id"]).replace("/", "-").replace(":", "-")}.png'
 
 
 def picture(env: dict[str, Any]) -> np.ndarray:
@@ -40,6 +43,23 @@ def picture(env: dict[str, Any]) -> np.ndarray:
         return camera.now()
 
 
+def picture_of_agents(env: dict[str, Any]) -> np.ndarray:
+    """An env of several agents after some random legal moves."""
+    draw_without_display()
+    cfg = EnvConfig(**{**env, 'collector_env_num': 1, 'kwargs': {**env.get('kwargs', {}), 'render_mode': 'rgb_array'}})
+    with closing(make_game(cfg)) as game:
+        spaces = {agent: AgentSpaces(game, agent, cfg.id, 'auto') for agent in game.agents}
+        rng = torch.Generator().manual_seed(0)
+        turn = game.reset(seed=0)
+        for _ in range(N_STEP):
+            if not turn.acts:
+                break
+            turn = game.step(
+                {agent: spaces[agent].sample(obs, turn.masks.get(agent), rng) for agent, obs in turn.acts.items()}
+            )
+        return np.asarray(game.render())[..., :3]
+
+
 def main() -> None:
     """Draws each env once."""
     from PIL import Image  # here, so that the site is built without it
@@ -48,7 +68,10 @@ def main() -> None:
     sections = {frame_of(env): env for env in (load_config(name)[0]['env'] for name in bundled_configs())}
     for path, env in sections.items():
         try:
-            image = Image.fromarray(picture(env))
+            try:
+                image = Image.fromarray(picture(env))
+            except SeveralAgentsError:
+                image = Image.fromarray(picture_of_agents(env))
         except (UserError, RunError, ImportError) as error:
             print(f'{path.stem}: not drawn, {str(error).splitlines()[0]}', file=sys.stderr)
             continue

@@ -117,6 +117,8 @@ def _env(config: dict[str, Any]) -> str:
 def _extra(config: dict[str, Any]) -> str:
     """The extra of zoo that the env needs, '; extra mujoco'; '' if none."""
     env_id = config['env']['id']
+    if env_id.startswith(('mpe2.', 'pettingzoo:')):
+        return '; extra agents'
     extra = extra_of(env_id) if env_id in gymnasium.registry else EXTRA_OF_FAMILY.get(env_id)
     return f'; extra {extra}' if extra else ''
 

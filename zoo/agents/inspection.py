@@ -78,7 +78,7 @@ class GameCheck:
         self._findings: dict[str, Finding] = {}
         self._rng = torch.Generator()
         self._seed = child_seeds(SEED, 0, 1)[0]
-        self._agents = {agent: _AgentSpaces(game, agent, self._name, cfg.action_mask) for agent in game.agents}
+        self._agents = {agent: AgentSpaces(game, agent, self._name, cfg.action_mask) for agent in game.agents}
 
     def run(self, n_step: int) -> list[Finding]:
         """Runs the check. Returns: warnings. Raises: EnvContractError at a fault; exceptions of the env's own code."""
@@ -205,7 +205,7 @@ class GameCheck:
         return {what: _copy(value) for what, value in seen.items()}
 
 
-class _AgentSpaces:
+class AgentSpaces:
     """The spaces of one agent, and its legal moves."""
 
     def __init__(self, game: AgentGame, agent: str, name: str, action_mask: str) -> None:
@@ -373,7 +373,7 @@ def inspect_agents(cfg: EnvConfig, n_step: int = 1000, limit_s: float = 60.0) ->
 def _before_steps(game: AgentGame, name: str) -> dict[str, Any]:
     kinds: dict[tuple[str, str], list[str]] = {}
     for agent in game.agents:
-        spaces = _AgentSpaces(game, agent, name, 'off')
+        spaces = AgentSpaces(game, agent, name, 'off')
         kinds.setdefault((space_words(spaces.obs), space_words(spaces.action)), []).append(agent)
     policies = 'one policy can act for all agents, as runs do by default'
     if len(kinds) > 1:

@@ -28,3 +28,10 @@ def test_both_agents_earn_the_payoff_of_the_state_that_agent_0_chose(first, othe
             assert rewards == dict.fromkeys(('agent_0', 'agent_1'), payoff[a, b])
             assert all(terminated.values()) and not any(truncated.values())
             assert env.agents == []
+
+
+def test_picture_shows_the_state():
+    env = TwoStepGame(render_mode='rgb_array')
+    env.reset()
+    env.step({'agent_0': 1, 'agent_1': 0})
+    assert env.render()[30, [30, 90, 150], 0].tolist() == [200, 200, 60]  # CHOICE, SURE, RISKY

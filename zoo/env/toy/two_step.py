@@ -25,11 +25,11 @@ class TwoStepGame:
     Both observe the state, one-hot. Action 0 of agent_0 in the first step leads to SURE, action 1 to RISKY.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {'name': 'two_step_game'}
-    render_mode = None
+    metadata: ClassVar[dict[str, Any]] = {'name': 'two_step_game', 'render_modes': ['rgb_array'], 'render_fps': 1}
     possible_agents: ClassVar[list[str]] = ['agent_0', 'agent_1']
 
-    def __init__(self) -> None:
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.agents: list[str] = []
         self._state = CHOICE
         self._spaces = {
@@ -80,6 +80,16 @@ class TwoStepGame:
     def state(self) -> np.ndarray:
         """The state, one-hot."""
         return np.eye(3, dtype=np.float32)[self._state]
+
+    def render(self) -> np.ndarray:
+        """A picture [60, 180, 3] with a square for each state; the present one is dark."""
+        picture = np.full((60, 180, 3), 255, np.uint8)
+        for state in range(3):
+            colour = 200
+            if state == self._state:
+                colour = 60
+            picture[8:52, 60 * state + 8 : 60 * state + 52, :2] = colour
+        return picture
 
     def close(self) -> None:
         """Nothing is open."""
