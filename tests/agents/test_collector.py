@@ -259,3 +259,19 @@ def test_agents_of_one_policy_are_rows_of_a_vector_env(kind, tmp_path):
 def test_policy_of_one_agent_loads_without_its_run(tmp_path):
     agents = train(tmp_path, TURNS, POLICIES['native'])
     assert differences(load_policy(agents.run_dir).state_dict()['model'], agents.policy.state_dict()['model']) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('env_id', ['tests.agents.envs:Clockwork', 'tests.agents.envs:Rota'])
+def test_agents_in_processes_act_as_in_one(env_id, tmp_path):
+    """Agents that die, are born and wait, of two policies; two groups of copies take turns."""
+    agents = dict(agents=dict(policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'}))
+    policy = dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=32), model=dict(obs_norm=True))
+    runs = [
+        train(tmp_path, env_id, policy, agents, 256, vectorization=way, collector_group_num=2)
+        for way in ('sync', 'async')
+    ]
+    states = [{name: policy.state_dict() for name, policy in run.policies.items()} for run in runs]
+    assert list(states[0]) == ['p', 'q']
+    assert differences(*states) == []
+    assert log_of(runs[0]) == log_of(runs[1])

@@ -78,3 +78,46 @@ def test_actions_of_parts_have_the_form_of_the_env(tmp_path):
         choice, x = raw['b'][k].tolist()
         assert action['which'] == 5 + choice
         np.testing.assert_allclose(action['much'], [15 + 5 * np.clip(x, -1, 1)], rtol=1e-6)
+
+
+class Uneven(Pushes):
+    """Agents with other numbers of choices and observations: a 1 and 2, b 2 and 3, c 3 and 4."""
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Box(-np.inf, np.inf, ('abc'.index(agent) + 1,), np.float32)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete('abc'.index(agent) + 2)
+
+    def observed(self, agent: str) -> np.ndarray:
+        return np.full('abc'.index(agent) + 1, 1.0 + self._t, np.float32)
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'random'])
+def test_padded_choices_are_never_taken(kind, tmp_path):
+    """By hand: after its own numbers an agent observes zeros; the mask allows its own choices."""
+    policies = dict(all={})
+    mapping = {'*': 'all'}
+    if kind == 'random':
+        policies['dice'] = dict(type='random')
+        mapping = {'a': 'dice', 'b': 'dice', '*': 'all'}
+    config = dict(
+        max_env_step=1_000,
+        logger=dict(root=str(tmp_path), console='off', tensorboard=False),
+        env=dict(id=Uneven, collector_env_num=4, evaluator_env_num=1, vectorization='sync', check=False),
+        policy=dict(type='ppo', model=dict(hidden_sizes=[8]), collect=dict(n_step=50), learn=dict(batch_size=50)),
+        agents=dict(pad=True, policies=policies, mapping=mapping),
+    )
+    with SerialJob(config) as job:
+        Pushes.got.clear()
+        rollouts = job.collector.collect_by_name()
+        job.evaluate()
+    for i, agent in enumerate('abc'):
+        assert {int(x) for name, x in Pushes.got if name == agent} == set(range(i + 2))
+    if kind == 'ppo':
+        (rollout,) = rollouts.values()
+        obs = rollout.data['obs']
+        assert obs['obs'][1, 1].tolist() == [2, 2, 0]  # b in step 1
+        assert obs['agent'][1, 1].tolist() == [0, 1, 0]
+        assert obs['action_mask'][1, 1].tolist() == [1, 1, 1, 0]
+        assert (rollout.data['logit'][1, 1] < -1e30).tolist() == [False, False, False, True]
