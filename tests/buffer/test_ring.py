@@ -68,6 +68,23 @@ def test_every_leaf_keeps_dtype_and_shape():
     assert batch['id'].tolist() == [7, 8] and is_whole(batch)  # row 0: the ninth sample
 
 
+@pytest.mark.parametrize('shape', [(), (3,)])
+def test_samples_without_weights_have_weight_1_beside_others(shape: tuple[int, ...]) -> None:
+    ring = Ring(6)
+    ring.push(numbered(0, 2))
+    assert 'weight' not in ring.state_dict()['data']
+    ring.push({**numbered(2, 2), 'weight': torch.full((2, *shape), 0.5)})
+    ring.push(numbered(4, 2))
+    weights = ring.gather(torch.arange(6))['weight']
+    assert weights.shape == (6, *shape)
+    assert weights.reshape(6, -1)[:, 0].tolist() == [1.0, 1.0, 0.5, 0.5, 1.0, 1.0]
+    again = Ring(6)
+    again.load_state_dict(ring.state_dict())
+    again.push(numbered(6, 1))  # over the oldest row
+    assert again.n_row == 6
+    assert again.gather(torch.tensor([0, 2]))['weight'].reshape(2, -1)[:, 0].tolist() == [1.0, 0.5]
+
+
 def test_storage_is_allocated_once_and_samples_are_copied_without_their_gradient() -> None:
     ring, samples = Ring(6), numbered(0, 4)
     samples['adv'].requires_grad_()
@@ -197,9 +214,9 @@ def test_samples_of_a_checkpoint_with_other_columns_are_dropped_with_a_warning(c
     old, ring = Ring(6), Ring(6)
     old.push(numbered(0, 4))
     ring.load_state_dict(old.state_dict())
-    more = {**numbered(4, 3), 'weight': torch.ones(3)}
+    more = {**numbered(4, 3), 'price': torch.ones(3)}
     assert ring.push(more) == [slice(0, 3)]
     assert ring.state_dict()['data']['id'].tolist() == [4, 5, 6] and ring.n_push == 2
-    assert 'samples now have weight float32 [] where those of the checkpoint have no weight' in caplog.text
-    with pytest.raises(UserError, match='the buffer keeps weight'):
+    assert 'samples now have price float32 [] where those of the checkpoint have no price' in caplog.text
+    with pytest.raises(UserError, match='the buffer keeps price'):
         ring.push(numbered(7, 3))  # within one run other columns are an error of the policy

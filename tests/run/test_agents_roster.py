@@ -162,3 +162,26 @@ def test_functions_that_map_to_no_policy_are_refused_before_anything_is_written(
     with pytest.raises(UserError, match=sentence):
         serial_pipeline(config_of(tmp_path, policies=dict(p={}, q={}), mapping=mapping))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('kind', ['dqn', 'ppo_offpolicy'])
+def test_replay_takes_rollouts_with_and_without_idle_agents(kind, tmp_path):
+    """An agent ends in one of 100 steps: in some rollouts every row acts, in others not."""
+    config = job_config(
+        tmp_path,
+        'CartPole-v1',
+        max_env_step=320,
+        env=dict(id='tests.agents.chance_env:Chance', kwargs=dict(end=0.01), collector_env_num=2, vectorization='sync'),
+        policy=dict(type=kind, collect=dict(n_step=8), eval=dict(n_episode=1)),
+        buffer=dict(n_sample=16),
+    )
+    config['policy']['learn'] = dict(batch_size=16)
+    with SerialJob(config) as job:
+        weighted = set()
+        for _ in range(20):
+            rollouts = job.collector.collect_by_name()
+            weighted.add('is_reset' in rollouts[''].data)
+            job.learner.push(job.learner.samples_of(rollouts['']))
+        assert weighted == {True, False}
+        batch = next(iter(job.buffer.batches()))
+        assert (batch['weight'] >= 0).all() and (batch['weight'] > 0).any()

@@ -53,9 +53,11 @@ class Ring:
     def push(self, samples: Columns) -> list[slice]:
         """Copies samples [N] over the oldest rows, the last `size` of them if N is larger; returns the rows written.
 
-        Samples from a checkpoint are dropped, with a warning, if their columns differ from these.
+        Samples without the column 'weight' have weight 1, where others have it: only some rollouts have rows that are no
+        samples. Samples from a checkpoint are dropped, with a warning, if their columns differ from these.
         Raises: UserError if keys, dtypes or trailing shapes differ from those of the first push.
         """
+        samples = self._with_weights(samples)
         data = self._fit(samples)
         self.n_push += 1
         samples = map_tensors(lambda x: x[-self.size :], samples)
@@ -127,6 +129,21 @@ class Ring:
             self._allocate(state['data'], torch.device('cpu'))  # the first push moves it to the device of the samples
             map_tensors(lambda block, x: block[: len(rows)].copy_(x[rows]), self._data, state['data'])
         return rows
+
+    def _with_weights(self, samples: Columns) -> Columns:
+        """Samples with the column 'weight' if rows of the ring have it. The ring gets it with the first samples that do."""
+        data = self._data
+        if data is None or ('weight' in data) == ('weight' in samples):
+            return samples
+        if 'weight' in data:
+            like = data['weight']
+            place = first_leaf(samples).device
+            shape = len(first_leaf(samples)), *like.shape[1:]
+            return {**samples, 'weight': torch.ones(shape, dtype=like.dtype, device=place)}
+        like = samples['weight']
+        data['weight'] = torch.ones((self.size, *like.shape[1:]), dtype=like.dtype, device=first_leaf(data).device)
+        self._form = _form_of(data)
+        return samples
 
     def _fit(self, samples: Columns) -> dict[str, Any]:
         """Returns the block for samples of this form; allocates, empties or moves it first if necessary."""
