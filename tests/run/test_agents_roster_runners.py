@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import differing, job_config, rows
-from zoo import serial_pipeline
+from zoo import SerialJob, serial_pipeline
 from zoo.core.errors import UserError
 
 NOT_EQUAL = ('time', 'cluster/', 'collect/lag_', 'memory/')
@@ -86,6 +86,33 @@ def test_two_runners_end_with_the_bits_of_two_groups(case: str, tmp_path: Path) 
     assert not differing(groups[0], runners[0])
     assert groups[1] == runners[1]
     assert len([row for row in groups[1] if 'collect/agent_step' in row]) >= 2
+
+
+def test_resumed_run_of_two_policies_continues_with_runners(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CHANCE, {}, TWO)
+    ends = []
+    for name, sections in (
+        ('groups', dict(env=dict(collector_group_num=2))),
+        ('runners', dict(cluster=dict(runner_num=2, engine='inline'))),
+    ):
+        trained(config, tmp_path / name, **sections)
+        result = serial_pipeline(resume=tmp_path / name, max_env_step=384)
+        assert result.env_step == 384
+        ends.append({key: policy.state_dict() for key, policy in result.policies.items()})
+    assert not differing(*ends)
+
+
+def test_envs_of_a_lost_runner_begin_new_episodes(tmp_path: Path) -> None:
+    """An agent of Clockwork earns 2 ** (3 t + i) in step t of its episode, so a reward tells the step."""
+    config = config_of(tmp_path, 'tests.agents.envs:Clockwork', {}, {})
+    config['env']['autoreset'] = 'same_step'
+    with SerialJob(config | dict(cluster=dict(runner_num=2, engine='inline'))) as job:
+        job.iteration()
+        job.collector._source.engine.kill(1, 'a test')
+        data = job.collector.collect_by_name()[''].data
+        first = data['reward'][0].view(4, 3)[:, 0]  # of agent a in each copy, 2 ** (3 t)
+        # 16 steps are 3 episodes of 5 and the step t = 0; copies 2 and 3 are those of runner 1
+        assert first.tolist() == [2.0**3, 2.0**3, 1.0, 1.0]
 
 
 @pytest.mark.slow
