@@ -48,6 +48,7 @@ def test_policy_that_is_not_trained_stays(tmp_path):
         (dict(policies=dict(p={}, q={})), 'agents.mapping does not say'),
         (dict(train=['x']), "agents.train has 'x'"),
         (dict(train=[]), 'agents.train is \\[\\]'),
+        (dict(policies=dict(p=dict(model=dict(critic_obs=['state', 'agent'])))), 'agents.state is off'),
         (dict(policies=dict(p=dict(collect=dict(n_step=8)))), 'all policies act in the same rollouts'),
         (dict(policies=dict(p=dict(learn=dict(batch_sise=8)))), 'batch_sise'),
     ],

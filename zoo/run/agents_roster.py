@@ -115,6 +115,11 @@ class AgentsRoster(Roster):
                 f'{cfg.policy.collect.n_step}, and all policies act in the same rollouts; set it there.'
             )
         model = policy.get('model')
+        if self._layout.state_space is None and isinstance(model, dict) and STATE in (model.get('critic_obs') or ()):
+            raise ConfigError(
+                f'policy.model.critic_obs of policy {name!r} has {STATE!r} but agents.state is off, so that no observation has this '
+                'entry; set agents.state=env, or concat.'
+            )
         if self._layout.state_space is not None and isinstance(model, dict) and model.get('actor_obs') is None:
             assert isinstance(group.obs_space, Dict)
             model['actor_obs'] = [entry for entry in group.obs_space.spaces if entry not in (STATE, 'action_mask')]
