@@ -89,6 +89,12 @@ def test_wrong_keys_are_refused(differs, sentence):
         check_actor('bot', differs)
 
 
+@pytest.mark.parametrize('name', ['evil', 'evil-mod:one', 'os'])
+def test_what_is_no_name_of_code_is_never_loaded(name):
+    with pytest.raises(ConfigError, match="must be 'module:function'"):
+        load_function('bot', name)
+
+
 def test_what_is_no_function_is_refused():
     with pytest.raises(ConfigError, match='agents.policies.bot.act is 3 but must be a function'):
         load_function('bot', 3)

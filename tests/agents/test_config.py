@@ -31,3 +31,17 @@ def test_overrides_are_typed():
 def test_wrong_values_are_refused(text, sentence):
     with pytest.raises(ConfigError, match=sentence):
         resolve_config({'env': {'id': 'CartPole-v1'}}, [text])
+
+
+@pytest.mark.parametrize(
+    ('policies', 'sentence'),
+    [
+        ({'p q': {}}, "the name 'p q' must begin with a letter"),
+        ({'rank_1': {}}, "the name 'rank_1' must begin with a letter"),
+        ({'p': 5}, 'p is 5, wanted a dict'),
+        ({'p': {'type': 'past'}}, "the type 'past', which only agents.self_play has"),
+    ],
+)
+def test_wrong_policies_are_refused(policies, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolve_config({'env': {'id': 'CartPole-v1'}, 'agents': {'policies': policies}})

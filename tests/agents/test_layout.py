@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
 
 from tests.agents.envs import CartPoleParallel, Clockwork, Rota
@@ -9,6 +10,7 @@ from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
 from zoo.agents.layout import layout_of, policy_of_agents
 from zoo.config.section import ConfigError
+from zoo.env.errors import UnsupportedEnvError
 
 AGENTS = ('adversary_0', 'adversary_1', 'agent_0')
 
@@ -85,3 +87,23 @@ def test_policy_of_an_agent_that_acts_later_has_masks_as_well():
     cfg = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'})
     layout = layout_of(game_of(Masked(), 'x'), cfg, 'x', ['p', 'q'])
     assert [group.mask_of for group in layout.groups] == ['turn', 'turn']
+
+
+class OwnEntries(Clockwork):
+    """Clockwork whose observations have entries of the names that zoo gives."""
+
+    def observation_space(self, agent):
+        box = super().observation_space(agent)
+        return gymnasium.spaces.Dict({'state': box, 'agent': box})
+
+    def _obs(self, agent):
+        obs = super()._obs(agent)
+        return {'state': obs, 'agent': obs}
+
+
+def test_own_entries_of_those_names_stay():
+    cfg = AgentsConfig(id='off')
+    layout = layout_of(game_of(OwnEntries(), 'x'), cfg, 'x', ['shared'])
+    assert sorted(layout.groups[0].own_space.spaces) == ['agent', 'state']
+    with pytest.raises(UnsupportedEnvError, match="have an entry 'agent' of their own"):
+        layout_of(game_of(OwnEntries(), 'x'), AgentsConfig(), 'x', ['shared'])

@@ -117,6 +117,15 @@ def test_oldest_snapshots_go_but_the_first_one_stays(tmp_path):
     assert sorted(path.stem for path in tmp_path.iterdir()) == ['0', '300', '400']
 
 
+def test_newest_snapshot_stays_also_where_the_others_play(tmp_path):
+    found = league(tmp_path, keep=2, slots=2, opponents={'past': 1.0})
+    take(found, 0, 100)
+    found.begin_rollout(100, ())  # both play
+    take(found, 200)
+    assert list(found.snapshots) == [0, 100, 200]
+    assert not found.is_due(300)
+
+
 def test_when_a_snapshot_is_due(tmp_path):
     found = league(tmp_path, snapshot={'every': 100, 'win_rate': 0.9})
     assert found.is_due(0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.config.section import ConfigError
-from zoo.config.user_code import load_code
+from zoo.config.user_code import load_code, names_code
 from zoo.core.data import Obs, State, first_leaf, map_tensors
 from zoo.core.errors import shown
 from zoo.core.seeding import reseed
@@ -140,10 +140,17 @@ def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
     return EvalMode(forward, sample=lambda obs, state, generator: forward(obs))
 
 
+def refuse_no_code(name: str, path: str) -> None:
+    """Raises: ConfigError for a text that is no name of code; a checkpoint loads nothing else without consent."""
+    if not names_code(name):
+        raise ConfigError(f"{path} is {shown(name)} but must be 'module:function' or 'path/file.py:function'.")
+
+
 def load_function(name: str, act: Any) -> Callable[..., Any]:
     """The function of an actor. Raises: ConfigError if there is none."""
     function = act
     if isinstance(act, str):
+        refuse_no_code(act, f'agents.policies.{name}.act')
         function = load_code(act, f'agents.policies.{name}.act')
     if not callable(function):
         raise ConfigError(

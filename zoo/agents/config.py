@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from zoo.agents.self_play import SelfPlayConfig
 from zoo.config.section import Section
 from zoo.config.user_code import with_absolute_names
 
+NAME = re.compile(r'(?!rank_)[a-zA-Z][a-zA-Z0-9_-]{0,63}')
 Mapped = dict[str, str] | str | Callable[..., Any] | None
 
 
@@ -63,3 +65,25 @@ class AgentsConfig(Section):
         description='what env steps count in max_env_step, eval_freq, checkpoint.freq and schedules: steps of envs, or actions '
         'of agents',
     )
+
+    @field_validator('policies')
+    @classmethod
+    def _are_policies(cls, policies: dict[str, Any]) -> dict[str, Any]:
+        for name, differs in policies.items():
+            if not NAME.fullmatch(name):
+                raise ValueError(
+                    f'the name {name!r} must begin with a letter, have letters, digits, _ and - alone, at most 64, and not begin '
+                    'with rank_: it is part of the names of files.'
+                )
+            kind = differs
+            if isinstance(differs, dict):
+                kind = differs.get('type', '')
+            elif differs is not None and not isinstance(differs, str):
+                raise ValueError(
+                    f'{name} is {differs!r}, wanted a dict of what differs from the section policy, or a name.'
+                )
+            if kind == 'past':
+                raise ValueError(
+                    f"{name} has the type 'past', which only agents.self_play has; use 'saved' with a path."
+                )
+        return policies

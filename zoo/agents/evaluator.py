@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,8 @@ class AgentTally(Tally):
     def _count(self, b: int, is_cut: bool, numbers: Mapping[str, float]) -> None:
         if self._layout.scored is not None:
             is_own = self._now[b] == self._layout.policies.index(self._layout.scored)
-            self._total[b] = self._of_agents[b][is_own].mean()
+            if is_own.any():
+                self._total[b] = self._of_agents[b][is_own].mean()
         super()._count(b, is_cut, numbers)
         self._of_episodes[b].append(self._of_agents[b].copy())
         if self._owners is not None:
@@ -102,7 +103,26 @@ class AgentTally(Tally):
             learners = self._of_policies(returns, whole)
         if len(agents) == 1:
             agents = {}
-        return whole._replace(learners=learners, agents=agents)
+        whole = whole._replace(learners=learners, agents=agents)
+        if layout.scored in learners:
+            return self._of_scored(whole, layout.policies.index(layout.scored))
+        return whole
+
+    def _of_scored(self, whole: Evaluation, index: int) -> Evaluation:
+        """The episodes in which the policy whose return counts had an agent."""
+        owned = np.array([row for of_env in self._owned for row in of_env])
+        episodes = (owned == index).any(1).nonzero()[0].tolist()
+
+        def chosen(values: Sequence[Any]) -> list[Any]:
+            return [values[i] for i in episodes] if values else []
+
+        return whole._replace(
+            returns=chosen(whole.returns),
+            lengths=chosen(whole.lengths),
+            cut=chosen(whole.cut),
+            infos={key: chosen(values) for key, values in whole.infos.items()},
+            agents={name: chosen(values) for name, values in whole.agents.items()},
+        )
 
     def _of_policies(self, returns: np.ndarray, whole: Evaluation) -> dict[str, Evaluation]:
         """The evaluation of each policy: the mean over its agents, in the episodes in which it had some."""
@@ -140,7 +160,7 @@ class _EvalRows:
         """The actions of its rows. Args: generator: None: the likeliest; owners: [B, A], the policy of each agent, or None."""
         group = self._group
         obs = in_order(map_tensors(lambda x: x.flatten(0, 1), tables[group.entry]), group.obs_space)
-        if STATE in tables:
+        if group.has_state:
             obs[STATE] = tables[STATE].repeat_interleave(len(group.slots), 0)
         columns = tables[ROWS][:, list(group.slots)].flatten(0, 1)
         state = None

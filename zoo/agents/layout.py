@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.agents.actors import kind_of
+from zoo.agents.actors import kind_of, refuse_no_code
 from zoo.agents.config import AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
@@ -57,7 +57,8 @@ class Group(NamedTuple):
     entry: their rows' entry of the table; policies that a function maps agents to share one, and each has rows for all agents.
     slots: the agents, as indices in the order of all; obs_space, action_space: of one agent, as its policy sees them;
     raw_spaces, raw_actions: of each agent as the env has them, before padding; has_id: whether rows say which agent it is;
-    mask_of: where masks come from: 'obs', an entry; 'turn', a part of each turn; 'pad', only of padded choices; '' none.
+    mask_of: where masks come from: 'obs', an entry; 'turn', a part of each turn; 'pad', only of padded choices; '' none;
+    has_state: whether the entry `state` is that of a table.
     """
 
     policy: str
@@ -69,6 +70,14 @@ class Group(NamedTuple):
     raw_actions: tuple[Space, ...]
     has_id: bool
     mask_of: str
+    has_state: bool = False
+
+    @property
+    def own_space(self) -> Space:
+        """The space of observations without the state, which a table has once for all agents."""
+        if not self.has_state or not isinstance(self.obs_space, Dict):
+            return self.obs_space
+        return Dict({name: part for name, part in self.obs_space.spaces.items() if name != STATE})
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ class Layout:
         obs: dict[str, Space] = {}
         actions: dict[str, Space] = {}
         for group in self.groups:
-            obs[group.entry] = batched(without_state(group.obs_space), len(group.slots))
+            obs[group.entry] = batched(group.own_space, len(group.slots))
             actions[group.entry] = batched(group.action_space, len(group.slots))
         if self.state_space is not None:
             obs[STATE] = self.state_space
@@ -144,13 +153,6 @@ class Layout:
                 )
             owners.append(names.index(name))
         return owners
-
-
-def without_state(space: Space) -> Space:
-    """The space of observations without the entry `state`, which a table has once for all agents."""
-    if isinstance(space, Dict) and STATE in space.spaces and not space.is_tuple:
-        return Dict({name: part for name, part in space.spaces.items() if name != STATE})
-    return space
 
 
 def batched(space: Space, n: int) -> Space:
@@ -277,6 +279,7 @@ def mapping_of(cfg: AgentsConfig) -> Callable[[str, int, int], str] | None:
     """The function that maps agents to policies; None: patterns do. Raises: ConfigError if there is no such function."""
     mapping = cfg.mapping
     if isinstance(mapping, str):
+        refuse_no_code(mapping, 'agents.mapping')
         mapping = load_code(mapping, 'agents.mapping')
         if not callable(mapping):
             raise ConfigError(f'agents.mapping is {cfg.mapping!r} but that is no function of (agent, episode, copy).')
@@ -335,7 +338,18 @@ def _group(
         obs_space = _with_id(obs_space, len(slots), is_entry=state_space is not None)
     if state_space is not None:
         obs_space = _with_entry(obs_space, STATE, state_space)
-    return Group(policy, f'of_{policy}', slots, obs_space, action_space, raw_spaces, raw_actions, has_id, mask_of)
+    return Group(
+        policy=policy,
+        entry=f'of_{policy}',
+        slots=slots,
+        obs_space=obs_space,
+        action_space=action_space,
+        raw_spaces=raw_spaces,
+        raw_actions=raw_actions,
+        has_id=has_id,
+        mask_of=mask_of,
+        has_state=state_space is not None,
+    )
 
 
 def _has_masks(turn: Turn, agents: Sequence[str]) -> bool:
@@ -346,7 +360,13 @@ def _has_masks(turn: Turn, agents: Sequence[str]) -> bool:
 
 
 def _with_entry(space: Space, name: str, part: Space) -> Dict:
+    """The space with another entry. Raises: UnsupportedEnvError if the env has an entry of that name itself."""
     if isinstance(space, Dict):
+        if name in space.spaces:
+            raise UnsupportedEnvError(
+                f'the observations have an entry {name!r} of their own, and agents.id or agents.state adds one of that name; use '
+                'agents.id=off and agents.state=off, or rename it.'
+            )
         return Dict({**space.spaces, name: part})
     return Dict({OBS: space, name: part})
 
@@ -367,7 +387,9 @@ def _with_id(space: Space, n: int, is_entry: bool) -> Space:
 
 
 def _padded_obs(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Space:
-    """The smallest vector that holds the observations of all agents."""
+    """The smallest vector that holds the observations of all agents; of equal spaces, that space."""
+    if len(set(map(space_words, spaces))) == 1:
+        return spaces[0]
     for agent, space in zip(agents, spaces, strict=True):
         if not is_vector(space):
             raise UnsupportedEnvError(
@@ -390,6 +412,11 @@ def _padded_actions(spaces: Sequence[Space], agents: Sequence[str], name: str) -
             raise UnsupportedEnvError(
                 f'env {name!r}: agents.pad is true but agent {agent!r} has actions {space_words(space)}, and only Discrete '
                 'choices can be filled up; give it a policy of its own.'
+            )
+        if space.start:
+            raise UnsupportedEnvError(
+                f'env {name!r}: agents.pad is true but the actions of agent {agent!r} begin with {space.start}, and only choices '
+                'that begin with 0 can be filled up; give it a policy of its own.'
             )
     return Discrete(max(space.n for space in spaces if isinstance(space, Discrete)))
 
@@ -426,6 +453,15 @@ def _unbounded(shape: tuple[int, ...], dtype: np.dtype) -> Box:
     return Box(np.full(shape, -np.inf, np.float32), np.full(shape, np.inf, np.float32))
 
 
+def _scored(cfg: AgentsConfig, policies: Sequence[str], trained: Sequence[str]) -> str | None:
+    """The policy whose return is that of an episode, where a function maps agents; None: as `_score` says."""
+    if cfg.score in policies:
+        return cfg.score
+    if cfg.score is None and len(trained) == 1:
+        return trained[0]
+    return None
+
+
 def _score(
     cfg: AgentsConfig, agents: Sequence[str], groups: Sequence[Group], trained: Sequence[str]
 ) -> tuple[tuple[int, ...], bool]:
@@ -434,7 +470,8 @@ def _score(
     score = cfg.score
     if score is None and len(trained) == 1 and trained[0] in slots_of:
         score = trained[0]
-    if score is None or score == 'team':
+    changes = any(group.policy == score for group in groups if group.entry == ALL)
+    if score is None or score == 'team' or changes:
         return tuple(range(len(agents))), True
     if score in slots_of:
         return slots_of[score], False

@@ -40,7 +40,7 @@ class PolicyRows:
         self._tables = tables
         self.obs = rows_of_group(tables, group)
         self._state: Tensor | None = None
-        if isinstance(group.obs_space, Dict) and STATE in group.obs_space.spaces:
+        if group.has_state:
             self._state = tables[STATE].repeat_interleave(len(group.slots), 1)
             self.obs = {**self.obs, STATE: self._state}
 
@@ -99,11 +99,13 @@ class ActionJoin:
     def __call__(self, actions: Mapping[str, Tensor], owners: Tensor | None = None) -> Tensor:
         """Args: actions: of each policy, [R] or [R, K], in the policies' form; owners: [B, A], the policy of each agent."""
         parts = []
+        device = next(iter(actions.values())).device  # those of other policies may be elsewhere
         for policies, n, columns in self._parts:
-            flat = self._of_rows(actions[policies[0][1]], n)
+            flat = self._of_rows(actions[policies[0][1]], n).to(device)
             for index, policy in policies[1:]:
                 assert owners is not None, 'agents change between policies'
-                flat = torch.where((owners == index).unsqueeze(-1), self._of_rows(actions[policy], n), flat)
+                is_own = (owners == index).unsqueeze(-1).to(device)
+                flat = torch.where(is_own, self._of_rows(actions[policy], n).to(device), flat)
             parts += [flat[..., part].flatten(1) for part in columns]
         if len(parts) == 1:
             return parts[0]
@@ -202,7 +204,10 @@ def steps_of(
     if team != 'none':
         total = reward.sum(-1, keepdim=True)
         if team == 'mean':
-            total = total / n
+            if owned is None:
+                total = total / n
+            else:
+                total = total / owned[:-1].sum(-1, keepdim=True).clamp(min=1)
         reward = total.expand_as(reward)
     dropped = None
     if timestep.is_reset is not None:

@@ -63,7 +63,7 @@ class SelfPlayConfig(Section):
         'against the first one',
     )
     snapshot: SnapshotConfig = Field(SnapshotConfig(), description='when a snapshot is taken')
-    keep: int = Field(20, ge=1, description='snapshots that are kept; the oldest ones go, but the first one stays')
+    keep: int = Field(20, ge=2, description='snapshots that are kept; the oldest ones go, but the first one stays')
     slots: int = Field(4, ge=1, le=MOST_SLOTS, description='snapshots that act in one rollout, at most')
     sample: Literal['uniform', 'pfsp'] = Field(
         'uniform',
@@ -169,7 +169,8 @@ class League:
         kind = rng.choice(3, p=weights / weights.sum())
         name = MAIN
         if kind == 1:
-            name = slot_name(int(rng.choice(filled)))
+            weights = self._weights([self._slots[i] for i in filled])
+            name = slot_name(int(rng.choice(filled, p=weights)))
         elif kind == 2:
             name = fixed_name(int(rng.integers(len(self.fixed))))
         self._drawn = key, name
@@ -184,16 +185,20 @@ class League:
         kept = {snapshot for i, snapshot in enumerate(self._slots) if i not in free}
         steps = [step for step in self.snapshots if step not in kept]
         rng = np.random.default_rng(stream(self._seed, 'league slots', env_step))
-        weights = np.ones(len(steps))
-        if self._cfg.sample == 'pfsp':
-            weights = np.array([(1 - self.snapshots[step].win_rate) ** 2 + 1e-3 for step in steps])
         n = min(len(free), len(steps))
         drawn: list[int | None] = []
         if n:
-            drawn = rng.choice(steps, n, replace=False, p=weights / weights.sum()).tolist()
+            drawn = rng.choice(steps, n, replace=False, p=self._weights(steps)).tolist()
         for i, step in zip(free, [*drawn, *[None] * (len(free) - n)], strict=True):
             self._slots[i] = step
         self._drawn = None
+
+    def _weights(self, steps: Sequence[int | None]) -> np.ndarray:
+        """The probability of each snapshot."""
+        weights = np.ones(len(steps))
+        if self._cfg.sample == 'pfsp':
+            weights = np.array([(1 - self.snapshots[step].win_rate) ** 2 + 1e-3 for step in steps if step is not None])
+        return weights / weights.sum()
 
     def slot_mode(self, i: int) -> EvalMode:
         """How the snapshot in a slot acts; the slot's snapshot may change between rollouts."""
@@ -275,7 +280,7 @@ class League:
         save(path)
         self.snapshots[env_step] = Opponent(str(env_step), self.rating, mode=self._load(path))
         _, *others = list(self.snapshots)
-        idle = [step for step in others if step not in self._slots]  # the others may play in running episodes
+        idle = [step for step in others[:-1] if step not in self._slots]  # the others may play in running episodes
         for step in idle[: max(len(self.snapshots) - self._cfg.keep, 0)]:
             del self.snapshots[step]
             self._path(step).unlink(missing_ok=True)
@@ -315,7 +320,7 @@ class League:
         return {'json': json.dumps(state)}
 
     def load_state_dict(self, state: Mapping[str, Any], folder: Path) -> None:
-        """Restores ratings and results, and loads the snapshots that are in the folder. Raises: FileNotFoundError."""
+        """Restores ratings and results, and loads the snapshots in the folder. Raises: CheckpointError if one cannot be read."""
         saved = json.loads(state['json'])
 
         def opponent(values: Sequence[Any]) -> Opponent:

@@ -29,7 +29,6 @@ from zoo.agents.layout import (
     TRUNCATED,
     Group,
     Layout,
-    without_state,
 )
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiDiscrete, Raw, Space
 from zoo.env.adapter import gymnasium_space
@@ -271,7 +270,7 @@ class _GroupMemory:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._space = without_state(group.obs_space)
+        self._space = group.own_space
         self._n = len(group.slots)
         self.buffer: Buffer = _zeros(self._space, self._n)
         self._obs = self._memory_of_obs()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from zoo.core.ranks import ALONE, Ranks
+from zoo.env.adapter import takes_keyword
 from zoo.policy.metrics import over_ranks
 from zoo.run.observers.base import Parts, RunView
 from zoo.worker.infos import InfoTally, Recent
@@ -109,7 +110,10 @@ class Agreement:
 
     def collector_metrics(self) -> dict[str, float]:
         """The collector's own metrics, see `Collector.metrics`."""
-        return self._parts.collector.metrics(self._ranks)
+        metrics = self._parts.collector.metrics
+        if self.is_alone or not takes_keyword(metrics, 'ranks'):  # a user's own collector may know of none
+            return metrics()
+        return metrics(ranks=self._ranks)
 
     def _counters(self) -> list[int]:
         collector = self._parts.collector

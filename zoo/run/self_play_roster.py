@@ -13,18 +13,21 @@ from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.layout import SHARED
 from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents
 from zoo.config.section import ConfigError
 from zoo.env import AnyVectorEnv
+from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
+from zoo.run.agents_player import AgentsPlayer
 from zoo.run.agents_roster import AgentsRoster
 from zoo.run.base_config import JobConfig
 from zoo.run.observers.base import Observer, RunView
 from zoo.run.policy_file import load_policy
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
-from zoo.worker.evaluator import Evaluator
+from zoo.worker.evaluator import Evaluator, Player
 from zoo.worker.infos import InfoKeys
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,7 @@ class SelfPlayRoster(AgentsRoster):
             raise ConfigError('agents.self_play is set but the env has one agent; leave it out.')
         self.league = league = League(section, agents, cfg.seed, _eval_mode_of)
         changes: dict[str, Any] = {'policies': league.policies, 'mapping': league.policy_of, 'self_play': None}
+        self._shared = cfg.agents.model_copy(update={'self_play': None})
         super().__init__(cfg.model_copy(update={'agents': cfg.agents.model_copy(update=changes)}))
         self._actors |= {slot_name(i): Actor(league.slot_mode(i), draws=True) for i in range(section.slots)}
 
@@ -106,6 +110,11 @@ class SelfPlayRoster(AgentsRoster):
             deterministic=deterministic,
             infos=infos,
         )
+
+    def player(self, policies: Mapping[str, Policy]) -> Player:
+        """The policy in all seats."""
+        (policy,) = policies.values()
+        return AgentsPlayer({SHARED: policy}, self._shared)
 
     def observers(self) -> Sequence[Observer]:
         return [LeagueObserver(self.league)]
