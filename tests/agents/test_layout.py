@@ -96,8 +96,8 @@ class OwnEntries(Clockwork):
         box = super().observation_space(agent)
         return gymnasium.spaces.Dict({'state': box, 'agent': box})
 
-    def _obs(self, agent):
-        obs = super()._obs(agent)
+    def observed(self, agent):
+        obs = super().observed(agent)
         return {'state': obs, 'agent': obs}
 
 
