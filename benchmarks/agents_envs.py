@@ -148,7 +148,7 @@ def own_returns(row: Row, game: Any, played: Played) -> tuple[dict[str, float], 
         for chosen in played.actions:
             turn = game.step(chosen)
         assert not turn.acts
-        return dict(zip(game.agents, game._state.returns(), strict=True)), 0
+        return dict(zip(game.agents, game.position.returns(), strict=True)), 0
     env.close()
     return dict(returns), 0
 

@@ -76,7 +76,7 @@ def test_returns_are_those_of_the_game_and_sum_to_zero(name):
             actions = {agent: int(rng.choice(np.flatnonzero(mask))) for agent, mask in turn.masks.items()}
             turn = game.step(actions)
             returns.update(turn.rewards)
-        assert [returns[agent] for agent in game.agents] == pytest.approx(game._state.returns())
+        assert [returns[agent] for agent in game.agents] == pytest.approx(game.position.returns())
         assert sum(returns.values()) == pytest.approx(0)
 
 

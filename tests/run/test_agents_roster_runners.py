@@ -108,7 +108,7 @@ def test_envs_of_a_lost_runner_begin_new_episodes(tmp_path: Path) -> None:
     config['env']['autoreset'] = 'same_step'
     with SerialJob(config | dict(cluster=dict(runner_num=2, engine='inline'))) as job:
         job.iteration()
-        job.collector._source.engine.kill(1, 'a test')
+        job.collector.source.engine.kill(1, 'a test')
         data = job.collector.collect_by_name()[''].data
         first = data['reward'][0].view(4, 3)[:, 0]  # of agent a in each copy, 2 ** (3 t)
         # 16 steps are 3 episodes of 5 and the step t = 0; copies 2 and 3 are those of runner 1

@@ -370,7 +370,7 @@ class JoiningAgentCollector(AgentCollector):
         marks_all: bool = False,
     ) -> None:
         super().__init__(layout, envs, modes, learner_of, trained, NO_NUMBERS, first, counts_agents, marks_all)
-        self._source = source
+        self.source = source
         self._first = first
         self._owners_now: Owners | None = None
         if layout.mapping is not None:
@@ -378,27 +378,27 @@ class JoiningAgentCollector(AgentCollector):
 
     @property
     def env_time(self) -> float:
-        return self._source.env_time
+        return self.source.env_time
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
         """Returns no groups: these envs step where the other collector has them."""
         return []
 
     def reset(self, seed: np.random.SeedSequence) -> None:
-        self._source.reset(seed)
+        self.source.reset(seed)
         super().reset(seed)
 
     def fill_block(self) -> RolloutExtras:
-        self._source.collect_iter = self.collect_iter
-        self._source.env_step = self.env_step
-        extras = self._source.fill_block()
+        self.source.collect_iter = self.collect_iter
+        self.source.env_step = self.env_step
+        extras = self.source.fill_block()
         if not self._rows:  # the block is made when the first rollout arrives
-            self.block = self._source.block
+            self.block = self.source.block
             self._see_block()
         return extras
 
     def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
-        return super().metrics(ranks) | self._source.metrics(ranks)
+        return super().metrics(ranks) | self.source.metrics(ranks)
 
     def _owners(self) -> Tensor | None:
         if self._owners_now is None:

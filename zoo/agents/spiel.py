@@ -44,7 +44,7 @@ class SpielGame(AgentGame):
             shape = game.observation_tensor_shape()
         self._shape = (int(np.prod(shape)),)
         self._random = np.random.default_rng(0)
-        self._state: Any = None
+        self.position: Any = None
 
     def obs_space(self, agent: str) -> gymnasium.Space:
         return gymnasium.spaces.Box(-np.inf, np.inf, self._shape, np.float32)
@@ -55,12 +55,12 @@ class SpielGame(AgentGame):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        self._state = self.env.new_initial_state()
+        self.position = self.env.new_initial_state()
         self._returns = np.zeros(len(self.agents))
         return self._turn()
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
-        state = self._state
+        state = self.position
         if state.is_simultaneous_node():
             state.apply_actions([int(actions.get(agent, 0)) for agent in self.agents])
         else:
@@ -73,24 +73,24 @@ class SpielGame(AgentGame):
 
     def state(self) -> np.ndarray:
         """What all players see, one after the other."""
-        if self._state.is_terminal():
+        if self.position.is_terminal():
             return np.zeros(len(self.agents) * self._shape[0], np.float32)
         return np.concatenate([self._tensor(i) for i in range(len(self.agents))])
 
     def render(self) -> str:
-        return str(self._state)
+        return str(self.position)
 
     def close(self) -> None:
-        self._state = None
+        self.position = None
 
     def _tensor(self, player: int) -> np.ndarray:
         if self._remembers:
-            return np.array(self._state.information_state_tensor(player), np.float32)
-        return np.array(self._state.observation_tensor(player), np.float32)
+            return np.array(self.position.information_state_tensor(player), np.float32)
+        return np.array(self.position.observation_tensor(player), np.float32)
 
     def _turn(self) -> Turn:
         """The turn after an action; draws what chance decides."""
-        state = self._state
+        state = self.position
         while state.is_chance_node():
             outcomes, probabilities = zip(*state.chance_outcomes(), strict=True)
             p = np.array(probabilities)
