@@ -186,3 +186,15 @@ def test_replay_takes_rollouts_with_and_without_idle_agents(kind, tmp_path):
         assert weighted == {True, False}
         batch = next(iter(job.buffer.batches()))
         assert (batch['weight'] >= 0).all() and (batch['weight'] > 0).any()
+
+
+def test_minibatches_divide_the_rows_of_all_agents(tmp_path):
+    """16 steps of 2 copies are 32 rows of one agent, and 96 of three."""
+    config = config_of(tmp_path, id='on')
+    config['policy']['learn']['batch_size'] = 24
+    with SerialJob(config) as job:
+        job.iteration()
+        assert job.learner.policy.cfg.collect.n_sample == 96
+    config['policy']['learn']['batch_size'] = 36
+    with pytest.raises(UserError, match='agents, policy .*batch_size is 36 but a rollout has 96 samples'):
+        serial_pipeline(config)
