@@ -142,8 +142,10 @@ def divisor_problems(job: Job, key: str) -> Iterator[str]:
     n_sample = job.policy.collect.get('n_sample')
     if job.buffer.type != 'rollout' or not isinstance(n, int) or not isinstance(n_sample, int):
         return
-    agents = job.get('agents')
-    if agents is not None and agents != type(agents)():  # rollouts have rows of agents; each policy's own config is checked
+    agents = getattr(job, 'agents', None)
+    if (
+        agents is not None and agents != type(agents)()
+    ):  # rollouts have rows of agents; each policy's own config is checked
         return
     if n_sample % n:
         yield (
