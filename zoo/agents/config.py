@@ -62,8 +62,8 @@ class AgentsConfig(Section):
     )
     count_by: Literal['env', 'agent'] = Field(
         'env',
-        description='what env steps count in max_env_step, eval_freq, checkpoint.freq and schedules: steps of envs, or actions '
-        'of agents',
+        description='what env steps count, in the length of the run, its intervals and schedules: steps of envs, or actions of '
+        'agents',
     )
 
     @field_validator('policies')
