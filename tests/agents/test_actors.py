@@ -82,6 +82,7 @@ def test_draws_depend_on_seed_group_and_rollout_alone():
         ({'type': 'random', 'learn': {}}, "has the key 'learn' but a policy of type 'random' has type"),
         ({'type': 'function'}, "is of type 'function' but lacks 'act'"),
         ({'type': 'saved'}, "is of type 'saved' but lacks 'path'"),
+        ({'type': 'saved', 'path': None}, "is of type 'saved' but lacks 'path'"),
     ],
 )
 def test_wrong_keys_are_refused(differs, sentence):

@@ -198,3 +198,16 @@ def test_minibatches_divide_the_rows_of_all_agents(tmp_path):
     config['policy']['learn']['batch_size'] = 36
     with pytest.raises(UserError, match='agents, policy .*batch_size is 36 but a rollout has 96 samples'):
         serial_pipeline(config)
+
+
+def test_each_policy_begins_with_the_parameters_of_its_name(tmp_path):
+    """A policy that the saved run has not begins with those of its first one."""
+    agents = dict(policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'}, id='off')
+    first = serial_pipeline(config_of(tmp_path, **agents))
+    saved = {name: policy.state_dict()['model'] for name, policy in first.policies.items()}
+    others = dict(policies=dict(q={}, r={}), mapping={'a': 'r', '*': 'q'}, id='off')
+    with SerialJob(config_of(tmp_path, **others) | dict(init_from=str(first.run_dir))) as job:
+        for name, source in (('q', 'q'), ('r', 'p')):
+            now = job.learners[name].policy.state_dict()['model']
+            assert all((now[key] == x).all() for key, x in saved[source].items())
+    assert any((saved['p'][key] != x).any() for key, x in saved['q'].items())

@@ -63,7 +63,7 @@ def check_actor(name: str, differs: Any) -> None:
                 f'agents.policies.{name} has the key {key!r} but a policy of type {kind!r} has {", ".join(KEYS[kind])}; leave it out.'
             )
     for key, example in (('act', 'my_bots.py:greedy'), ('path', 'a run folder')):
-        if key in KEYS[kind] and key not in given:
+        if key in KEYS[kind] and given.get(key) in (None, ''):
             raise ConfigError(f'agents.policies.{name} is of type {kind!r} but lacks {key!r}; give it, e.g. {example}.')
 
 

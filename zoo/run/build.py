@@ -38,6 +38,7 @@ from zoo.run.checkpoint import (
     CheckpointManager,
     State,
     check_finite,
+    learner_file,
     load_checkpoint,
     refuse_unsavable,
     saved_run,
@@ -45,7 +46,7 @@ from zoo.run.checkpoint import (
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
-from zoo.run.learner import Learner
+from zoo.run.learner import SINGLE, Learner
 from zoo.run.log import make_sinks
 from zoo.run.log.logger import Logger, Report
 from zoo.run.observers.base import EventCall, Observer, Parts, Progress, RunView
@@ -314,7 +315,7 @@ class RunBuilder:
             _advise(learner.cfg, policy)
         refuse_unsavable(policy)
         if start is not None:
-            start_from(policy, start, learner.cfg.init_from_keys, self._ranks)
+            start_from(policy, start, learner.cfg.init_from_keys, self._ranks, learner.name)
 
     def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
         """Makes the folder and the observers of a run, after its components. Args: save_best: writes its best checkpoint."""
@@ -650,18 +651,24 @@ def make_policy(
     return policy
 
 
-def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), ranks: Ranks = ALONE) -> None:
+def start_from(
+    policy: Policy, path: str | Path, only: Sequence[str] = ('*',), ranks: Ranks = ALONE, name: str = SINGLE
+) -> None:
     """Copies parameters and running statistics of a checkpoint into a new policy, by name, where their shapes agree.
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
-    Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names.
+    Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names; name: of the learner: of a run with
+      several policies, the one of that name is read, the first one if there is none.
     Raises: CheckpointError, also if copied numbers are not finite; UserError if nothing fits.
     """
     state: State = {}
     if ranks.rank == 0:
         if not os.path.exists(path):
             raise UserError(f'init_from is {shown(str(path))}, which does not exist; name a run folder or a checkpoint')
-        saved = saved_run(load_checkpoint(path)).state.policy
+        run = saved_run(load_checkpoint(path))
+        if name in run.learners[1:]:
+            run = saved_run(load_checkpoint(learner_file(run.path, name)))
+        saved = run.state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}
     state = ranks.share(state)
     now = policy.state_dict()
