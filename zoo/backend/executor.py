@@ -21,7 +21,18 @@ from zoo.backend.step import (
     as_step,
     forward_rows as forward_rows,
 )
-from zoo.core.data import Metrics, Obs, State, first_leaf, keeps_state, leaves, map_tensors, send, unbind_rows
+from zoo.core.data import (
+    Metrics,
+    Obs,
+    State,
+    first_leaf,
+    keeps_state,
+    leaf_items,
+    leaves,
+    map_tensors,
+    send,
+    unbind_rows,
+)
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -204,9 +215,9 @@ class ForwardActing:
                         'envs that it acted for; keep what belongs to no env in the policy'
                     )
             self.output = map_tensors(lambda x: x.new_empty((self._n_step, *x.shape)), output)
-            self._rows = [block.unbind(0) for _, block in leaves(self.output)]
+            self._rows = [block.unbind(0) for _, block in leaf_items(self.output)]
             self._actions = self.output['action'].unbind(0)
-        for rows, (_, x) in zip(self._rows, leaves(output), strict=True):
+        for rows, (_, x) in zip(self._rows, leaf_items(output), strict=True):
             rows[t].copy_(x)
         return self._actions[t]
 
