@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zoo.run.build import make_policy as make_policy
     from zoo.run.checkpoint.file import CheckpointError as CheckpointError
     from zoo.run.checkpoint.manager import SaveError as SaveError
+    from zoo.run.fork import fork as fork
     from zoo.run.job import SerialJob as SerialJob
     from zoo.run.log.sinks import Sink as Sink
     from zoo.run.observers.base import Callback as Callback
@@ -74,6 +75,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.build': 'make_policy',
         'zoo.run.checkpoint.file': 'CheckpointError',
         'zoo.run.checkpoint.manager': 'SaveError',
+        'zoo.run.fork': 'fork',
         'zoo.run.job': 'SerialJob',
         'zoo.run.log.sinks': 'Sink',
         'zoo.run.observers.base': 'Callback',

@@ -17,7 +17,7 @@ from torch import nn
 from zoo.cluster.config import STARTED_BY
 from zoo.config.components import section_of
 from zoo.config.section import ConfigError
-from zoo.config.source import load_config, split_override
+from zoo.config.source import load_config
 from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, did_you_mean, shown
 from zoo.core.files import current_folder
@@ -27,23 +27,16 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import Checkpoint, SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
-from zoo.run.checkpoint.consent import (
-    Trust,
-    check_memory,
-    check_names,
-    check_sizes,
-    consent_words,
-    give_names,
-    is_started_here,
-    remember_started,
-)
-from zoo.run.config import frozen_config, resolve_config, without_defaults, without_derived_values
-from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
+from zoo.run.checkpoint import Checkpoint, SavedRun, SaveError, load_checkpoint, saved_run, steps_of
+from zoo.run.checkpoint.consent import Trust, consent_words, give_names, is_started_here, remember_started
+from zoo.run.config import frozen_config, resolve_config
+from zoo.run.folder import newest_in, refuse_no_run_folder, refuse_other_config, refuse_same_run
+from zoo.run.fork import begin_fork
 from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, train_with_learners
 from zoo.run.observers.callbacks import callback_problems
 from zoo.run.result import TrainResult
+from zoo.run.resume import config_to_continue
 from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
@@ -93,7 +86,8 @@ def serial_pipeline(
       on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the current
         round if it returns 'stop', or 'stop: REASON' for `TrainResult.stop_reason`. Under torchrun rank 0 calls it.
       run_dir: the folder of the run. If it has a checkpoint, the run continues from its newest one, so that the same call
-        can be repeated. A config that differs from that of the run is refused; with `resume` it may differ.
+        can be repeated. A config that differs from that of the run is refused; with `resume` alone it may differ. With
+        `resume` a run without checkpoints there begins as a fork of the run to resume, see `zoo.fork`.
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder has a run of another
       config, cannot be written or another process uses it; EnvError, CallbackError, CheckpointError,
@@ -106,11 +100,16 @@ def serial_pipeline(
     if env is not None:
         config = _with_env(config, env, overrides)
     folder: Path | None = None
+    forks = False  # the run begins in run_dir with the state of another run
     if run_dir is not None:
         folder = Path(run_dir)
-        refuse_no_run_folder(folder, config is not None)
-        if config is None:
-            resume = folder
+        refuse_no_run_folder(folder, has_start=config is not None or resume is not None)
+        has_begun = newest_in(folder) is not None
+        if resume is not None:
+            refuse_same_run(Path(resume), folder)
+            forks = not has_begun
+        if has_begun:
+            resume = None if config is not None else folder
     checkpoint: Checkpoint | None = None
     if resume is not None:
         checkpoint = load_checkpoint(resume)
@@ -118,7 +117,7 @@ def serial_pipeline(
     run: SavedRun | None = None  # whose config is used
     if checkpoint is not None and config is None:
         run = saved_run(checkpoint)
-        source = _config_of(run, trust, overrides)
+        source = config_to_continue(run, trust, overrides)
     cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # set after such a check
         refuse_other_config(cfg, config, overrides, folder)
@@ -130,9 +129,9 @@ def serial_pipeline(
 
         build_policy(run, cfg.policy)  # checks its size before envs are made
     if cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1':  # this process is no learner itself
-        place: dict[str, Any] = {'resume': resume}
-        if run_dir is not None:
-            place = {'run_dir': run_dir}
+        place: dict[str, Any] = {'resume': resume, 'run_dir': run_dir}
+        if not forks and run_dir is not None:
+            place['resume'] = None
         result = train_with_learners(
             serial_pipeline,
             cfg,
@@ -149,7 +148,9 @@ def serial_pipeline(
             remember_started(result.run_dir, storable(cfg))
         return result
     with launched(cfg) as launch:
-        if checkpoint is None or launch.n_restart:
+        if forks and launch.ranks.rank == 0 and checkpoint is not None and folder is not None:
+            begin_fork(checkpoint, folder, cfg)
+        if forks or checkpoint is None or launch.n_restart:
             folder, newest = continued(launch, cfg, folder)
             checkpoint = newest or checkpoint
         make_job = partial(
@@ -335,10 +336,6 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
         _check_policy(policy, has_model=arguments['model'] is not None)
     if all(arguments[name] is None for name in ('config', 'env', 'resume', 'run_dir')):
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
-    if arguments['run_dir'] is not None and arguments['resume'] is not None:
-        raise UserError(
-            'serial_pipeline got both resume and run_dir; run_dir continues the run in it, so leave resume out'
-        )
 
 
 def _unknown_argument(name: str, known_names: Collection[str]) -> TypeError:
@@ -406,20 +403,6 @@ _ARGUMENTS = {
     'on_evaluation': _Argument(callable, "a function of env step and Evaluation that returns 'stop' or None"),
     'run_dir': _Argument(lambda value: _is_path(value) and bool(str(value)), 'the path of a folder'),
 }
-
-
-def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:
-    """The config to resume a run with, before overrides. Raises: CheckpointError if it needs the user's consent."""
-    sections = list(run.config)
-    check_names(run, sections, trust, overrides)
-    check_sizes(run, sections, trust, overrides)
-    check_memory(run, overrides)
-    check_env_known(run, overrides)
-    config = without_derived_values(run.config)
-    named = dict(split_override(text) for text in overrides).get('policy.type')
-    if named is not None and named != config['policy']['type']:
-        config['policy'] = without_defaults(config['policy'])
-    return {**config, 'logger': {**config['logger'], 'root': root_of(run)}}
 
 
 def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:

@@ -41,6 +41,7 @@ OFFERS = (  # packages with public names: those of the reference pages, and thos
 )
 NEEDED = {  # the options without a default, for each component that has such options
     'bound': {'metric': 'eval/return_mean', 'above': 1.0},
+    'env_step': {'n': 3},
     'iterations': {'n': 3},
     'patience': {'n': 3},
     'train_iter': {'n': 3},

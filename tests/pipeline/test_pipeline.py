@@ -420,7 +420,10 @@ OTHERS: Any = {'config': {'env': CARTPOLE}, 'model': OneLayer()}
             lambda run_dir: serial_pipeline(policy=load_policy(run_dir, fields='all'), **OTHERS),
             'both a policy and a model',
         ),
-        (lambda run_dir: serial_pipeline(resume=run_dir, run_dir=run_dir), 'got both resume and run_dir; '),
+        (
+            lambda run_dir: serial_pipeline(resume=run_dir, run_dir=run_dir),
+            'the run to resume and its new folder are both ',
+        ),
         (lambda _: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
         (lambda run_dir: load_policy(run_dir, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore
         (lambda _: evaluate('ppo', CARTPOLE), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]

@@ -301,17 +301,33 @@ def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> AbstractContextM
     return refuse_failure(f'the run folder {folder} cannot be written', f'make that possible, or {remedy}')
 
 
-def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
-    """Raises: UserError if a run cannot use a folder: it has no checkpoint and there is no config, is inside a run, or in use."""
+def refuse_no_run_folder(folder: Path, has_start: bool) -> None:
+    """Checks that a run may begin or continue in a folder.
+
+    Args: has_start: there is a config, or a run to fork, so that the folder needs no checkpoint.
+    Raises: UserError if there is nothing to begin with, or the folder is inside a run, or in use.
+    """
     if steps_of(folder):
         raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
-    if not has_config and newest_in(folder) is None:
+    if not has_start and newest_in(folder) is None:
         raise UserError(
             f'the run folder {folder} has no checkpoint to continue from; give a config to begin a run in it'
         )
     if is_locked(folder):  # its process may save once more after the newest checkpoint was looked for
         with refuse_unwritable(folder, 'name another folder'):
             RunLock(folder).close()
+
+
+def refuse_same_run(resumed: Path, folder: Path) -> None:
+    """Raises: UserError if the run to resume is the one of the folder, so that a choice between two meanings is left."""
+    run = resumed
+    if resumed.parent.name == 'checkpoints':
+        run = resumed.parent.parent
+    if run.absolute() == folder.absolute():
+        raise UserError(
+            f'the run to resume and its new folder are both {folder}; leave one of them out to continue that run, or name '
+            'another folder to begin a fork of it there'
+        )
 
 
 def root_of(run: SavedRun) -> str:

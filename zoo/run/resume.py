@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.config.schedule import is_signed_schedule, schedule_value
 from zoo.config.section import plain
+from zoo.config.source import split_override
 from zoo.config.yaml_io import storable, value_text
 from zoo.core.errors import RunError, UserError, join_path, place_of
 from zoo.core.processes import GivenUp, Interrupted
@@ -28,6 +29,7 @@ from zoo.run.checkpoint import (
     SavedRun,
     SaveError,
     causes_of_misfits,
+    check_env_known,
     check_finite,
     check_given_model,
     check_saved_modes,
@@ -40,7 +42,8 @@ from zoo.run.checkpoint import (
     saved_run,
     shown,
 )
-from zoo.run.config import without_derived_values
+from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes
+from zoo.run.config import without_defaults, without_derived_values
 from zoo.run.folder import root_of
 from zoo.run.learner import Learner
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
@@ -345,6 +348,20 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
             'parameters count; leave init_from out, or begin a new run in another folder'
         )
     return cfg.model_copy(update={'init_from': before, 'init_from_keys': saved.get('init_from_keys', ['*'])})
+
+
+def config_to_continue(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:
+    """The config to resume a run with, before overrides. Raises: CheckpointError if it needs the user's consent."""
+    sections = list(run.config)
+    check_names(run, sections, trust, overrides)
+    check_sizes(run, sections, trust, overrides)
+    check_memory(run, overrides)
+    check_env_known(run, overrides)
+    config = without_derived_values(run.config)
+    named = dict(split_override(text) for text in overrides).get('policy.type')
+    if named is not None and named != config['policy']['type']:
+        config['policy'] = without_defaults(config['policy'])
+    return {**config, 'logger': {**config['logger'], 'root': root_of(run)}}
 
 
 class Checkpoints(Observer):

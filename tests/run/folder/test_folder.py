@@ -357,8 +357,8 @@ def test_folder_that_cannot_be_that_of_a_run_is_refused_in_a_sentence(tmp_path: 
     for place, said in places.items():
         with pytest.raises(UserError, match=said):
             serial_pipeline(job_config(tmp_path), run_dir=place)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match='both resume and run_dir'):
-        serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine', resume=finished)
+    with pytest.raises(UserError, match='the run to resume and its new folder are both '):
+        serial_pipeline(run_dir=finished, resume=finished / 'checkpoints' / 'best.safetensors')
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from zoo.run.config import resolve_config
 from zoo.run.observers.stop_rules import StopRuleError, StopRules
 
 HERE = __name__
-JOB: Any = SimpleNamespace(wall_s=10.0, n_iteration=4, train_iter=32)
+JOB: Any = SimpleNamespace(wall_s=10.0, n_iteration=4, train_iter=32, env_step=256)
 
 
 def evaluated(rules: StopRules, *returns: float) -> list[bool]:
@@ -282,6 +282,8 @@ def test_patience_stops_at_the_last_evaluation_without_a_new_best(
         ({'type': 'iterations', 'n': 5}, False),
         ({'type': 'train_iter', 'n': 32}, True),
         ({'type': 'train_iter', 'n': 33}, False),
+        ({'type': 'env_step', 'n': 256}, True),
+        ({'type': 'env_step', 'n': 257}, False),
     ],
 )
 def test_counts_stop_at_their_number_and_not_before(rule: dict[str, Any], stops: bool) -> None:

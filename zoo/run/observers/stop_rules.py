@@ -109,6 +109,22 @@ class TrainIter(OptionRule):
         return None
 
 
+class EnvStepConfig(Section):
+    n: int = Field(ge=1, description='env steps, those before a resume included; the round is finished')
+
+
+@STOP_REGISTRY.register('env_step')
+class EnvStep(OptionRule):
+    """Ends the run with the round that reaches env step n, before max_env_step, which schedules may be as long as."""
+
+    config = EnvStepConfig
+
+    def reason(self, job: RunView) -> str | None:
+        if job.env_step >= self._cfg.n:
+            return f'{job.env_step:,} env steps are done'
+        return None
+
+
 class PatienceConfig(Section):
     n: int = Field(ge=1, description='evaluations in a row without a new best')
     min_eval: int = Field(0, ge=0, description='evaluations before which the run is never ended')

@@ -124,7 +124,7 @@ def _run(args: argparse.Namespace) -> int:
         from zoo.config.source import import_module_or_file
 
         args.imports = [import_module_or_file(name).__name__ for name in words]
-        if args.command in ('train', 'pretrain'):
+        if args.command in ('train', 'pretrain', 'fork'):
             from zoo.run.checkpoint.consent import give_imports
 
             give_imports(words)

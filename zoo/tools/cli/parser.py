@@ -38,6 +38,7 @@ COMMANDS = {
     'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
     'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
+    'fork': Command('begin a new run with the state of another one, and other settings', RUN, 'fork'),
     'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'start'),
     'runs': Command('list runs with their seeds, returns, speed and state', DATA, 'results'),
     'plot': Command(

@@ -23,7 +23,10 @@ ARGUMENTS = {
     'train': (
         *CHOICE,
         argument(
-            '--resume', metavar='RUN', help='a run folder or checkpoint file to continue; last, or a name in runs/'
+            '--resume',
+            metavar='RUN',
+            help='a run folder or checkpoint file to continue; last, or a name in runs/; with --run-dir a new run begins there '
+            'with its state',
         ),
         argument(
             '--run',
@@ -73,9 +76,7 @@ def run_train(args: argparse.Namespace) -> int:
     from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
-    resumed = args.resume
-    if config is None and args.run_dir is None:  # else serial_pipeline refuses them together
-        resumed = resumed_run(args.resume)
+    resumed = resumed_run(args.resume)
     result = serial_pipeline(
         config,
         resume=resumed,
