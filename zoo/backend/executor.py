@@ -54,6 +54,7 @@ class Acting(Protocol):
       output: the outputs for each row, in blocks [T, B, ...]; they exist once the first rollout has begun, and are reused.
         If the model has a recurrent state, 'state' is the state after the row.
       state: the recurrent state of the B envs before the next row; None for a model without one. It may be set.
+      restart: optional, ([B] bool) -> None: sets the state of these envs to that at the start of an episode.
     """
 
     output: dict[str, Any]

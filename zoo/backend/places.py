@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from zoo.backend.step import LossSpec
+from zoo.backend.step import LossSpec, is_own_forward
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
@@ -80,6 +80,11 @@ def _is_replaced(field: str, plain: str | None = None) -> Callable[[StepParts], 
     return is_used
 
 
+def _has_other_forward(parts: StepParts) -> bool:
+    """Whether the forward function of a step is not one of zoo."""
+    return parts.loss is not None and not is_own_forward(parts.loss.forward)
+
+
 def _is_function(field: str) -> Callable[[StepParts], bool]:
     """Whether a component of the loss of a step, or one of several, has no registered name."""
 
@@ -99,9 +104,7 @@ PLACES = (
     CodePlace('hook of a parameter', ('eager',), 'a parameter of the model has a hook', _has_parameter_hooks),
     CodePlace('class of an optimizer', ('eager',), 'an optimiser is of a class of your own', _has_own_optimizer),
     CodePlace('method of an optimizer', ('eager',), 'a method of an optimiser was replaced', _has_optimizer_methods),
-    CodePlace(
-        'loss.forward', ('eager', 'graph'), 'the steps have another forward', _is_replaced('forward', 'forward_rows')
-    ),
+    CodePlace('loss.forward', ('eager', 'graph'), 'the steps have another forward', _has_other_forward),
     CodePlace('loss.extra_columns', ('eager', 'graph'), 'the steps compute columns', _is_replaced('extra_columns')),
     CodePlace('loss.proximal', ('eager', 'graph'), 'the steps have another loss', _is_replaced('proximal')),
     CodePlace('loss.surrogate', ('eager', 'graph'), 'the surrogate is a plain function', _is_function('surrogate')),

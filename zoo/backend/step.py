@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, update_wrapper
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,21 @@ CLIP = Component('surrogate', 'clip', clip)
 MSE = Component('value loss', 'mse', mse)
 
 
+F = TypeVar('F', bound=Callable[..., Any])
+
+
+def own_forward(function: F) -> F:
+    """Marks a forward function of zoo, see `LossSpec.forward`: executors know what it runs. A wrapper of it is not marked."""
+    vars(function)['own'] = function
+    return function
+
+
+def is_own_forward(function: Any) -> bool:
+    """Whether a function is a forward function of zoo."""
+    return getattr(function, 'own', None) is function
+
+
+@own_forward
 def forward_rows(model: nn.Module, method: str, minibatch: Columns) -> tuple[dict[str, Tensor], Any]:
     """Runs a method of the model on a minibatch of rows; its output by name ('logit', 'value', ..), and the minibatch."""
     output = getattr(model, method)(minibatch['obs'])

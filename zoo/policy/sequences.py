@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, forward_rows
+from zoo.backend.step import own_forward
 from zoo.config.section import Job, Section
 from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors, send
 from zoo.policy.slots import Entries
@@ -161,6 +162,7 @@ def rows_once(batch: C) -> tuple[C, Tensor | None]:
     return rows, weight
 
 
+@own_forward
 def forward_sequences(model: nn.Module, method: str, minibatch: C) -> tuple[dict[str, Tensor], C]:
     """Runs a method of a recurrent model on a minibatch of sequences; returns its output and the minibatch, both as rows."""
     return run_model(model, method, minibatch), rows_of(minibatch)
@@ -230,6 +232,7 @@ class EpisodicActing:
         self._acting = acting
         self._steps = steps
         self._initial = acting.state
+        self._restart = getattr(acting, 'restart', self._replace)
         self._is_new = True  # all envs begin episodes with the next row
 
     @property
@@ -257,6 +260,6 @@ class EpisodicActing:
         self._restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
         self._is_new = True
 
-    def _restart(self, begins: Tensor) -> None:
+    def _replace(self, begins: Tensor) -> None:
         """Resets the state of the envs whose episode begins with the next row, [B] bool."""
         self._acting.state = replace_rows(begins, self._initial, self._acting.state)

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam
 
-ABI = 5
+ABI = 6
 MAX_LAYER = 8
 MAX_ENTRY = 16
+MAX_CELL = 2
 
 
 Level = IntEnum('Level', 'BASE V3 V4', start=0)  # instruction set of the kernels: SSE2 or NEON, AVX2, AVX-512
@@ -30,6 +31,7 @@ Input = IntEnum(
     'Input', 'FLOAT NORMALIZED INDEX BOOL', start=0
 )  # of an entry of the observations; an index becomes one-hot
 Activation = IntEnum('Activation', 'TANH RELU', start=0)  # after each layer of a trunk
+CellKind = IntEnum('CellKind', 'LSTM GRU MINGRU', start=0)  # a layer of memory
 Dist = IntEnum('Dist', 'CATEGORICAL GAUSSIAN', start=0)  # the action distribution
 Std = IntEnum('Std', 'NONE FREE LAYER', start=0)  # where a Gaussian's log standard deviation comes from
 Kind = IntEnum('Kind', 'PPO POLICY VALUE AUX', start=0)  # the step that an epoch consists of
@@ -60,6 +62,8 @@ TrunkStruct = _struct(
     (c_int32 * MAX_ENTRY, 'entry'),
     (LinearStruct * MAX_LAYER, 'layer'),
 )
+CellStruct = _struct('zoo_cell', (c_int32, 'kind n_hidden'), (LinearStruct, 'x h'))
+CoreStruct = _struct('zoo_core', (c_int32, 'n_layer'), (CellStruct * MAX_CELL, 'layer'))
 ModelStruct = _struct(
     'zoo_model',
     (c_int32, 'n_entry shared stop_value_gradient distribution n_action std n_choice'),
@@ -67,6 +71,7 @@ ModelStruct = _struct(
     (c_void_p, 'nvec log_std log_std_grad'),
     (EntryStruct * MAX_ENTRY, 'entry'),
     (TrunkStruct, 'actor critic'),
+    (CoreStruct, 'actor_core critic_core'),
     (LinearStruct, 'policy_head std_head value_head aux_head'),
 )
 StepStruct = _struct(
@@ -77,6 +82,8 @@ StepStruct = _struct(
 BatchStruct = _struct(
     'zoo_batch',
     (c_int64, 'n_row'),
+    (c_int32, 'n_step n_burn'),
+    (c_void_p, 'is_first is_burned actor_state critic_state'),
     (c_void_p * MAX_ENTRY, 'obs'),
     (c_void_p, 'mask action logit value adv return_ weight'),
 )
@@ -90,11 +97,17 @@ RolloutStruct = _struct(
     'zoo_rollout',
     (c_int32, 'n_row has_value'),
     (c_void_p * MAX_ENTRY, 'obs'),
-    (c_void_p, 'mask noise action logit value'),
+    (c_void_p, 'mask noise action logit value actor_now critic_now actor_state critic_state'),
     (c_int64 * MAX_ENTRY, 'obs_stride'),
-    (c_int64, 'mask_stride noise_stride action_stride logit_stride value_stride'),
+    (
+        c_int64,
+        'mask_stride noise_stride action_stride logit_stride value_stride actor_state_stride critic_state_stride',
+    ),
 )
-STRUCTS = (LinearStruct, EntryStruct, TrunkStruct, ModelStruct, StepStruct, BatchStruct, AdamStruct, RolloutStruct)
+STRUCTS = (
+    *(LinearStruct, EntryStruct, TrunkStruct, CellStruct, CoreStruct, ModelStruct),
+    *(StepStruct, BatchStruct, AdamStruct, RolloutStruct),
+)
 """In the order of zoo_sizes."""
 
 
@@ -138,6 +151,30 @@ class Trunk(NamedTuple):
     entries: Sequence[int] = (0,)
 
 
+class Weights(NamedTuple):
+    """A linear layer, as an nn.Linear is one too."""
+
+    weight: Tensor  # [n_out, n_in]
+    bias: Tensor | None  # [n_out]
+
+
+class Cell(NamedTuple):
+    """A layer of memory; h: None for minGRU."""
+
+    kind: CellKind
+    x: Weights
+    h: Weights | None
+
+    @property
+    def n_hidden(self) -> int:
+        return len(self.x.weight) // (4, 3, 2)[self.kind]
+
+    @property
+    def n_state(self) -> int:
+        """Numbers of a row of its state."""
+        return self.n_hidden * (2 if self.kind == CellKind.LSTM else 1)
+
+
 class Model:
     """A zoo_model, an actor-critic, with the tensors that it points to; action_shape, action_dtype: of one row's action.
 
@@ -147,6 +184,8 @@ class Model:
     Args:
       entries: of the observations; critic: None: its head is on the actor's trunk; policy_head: gives logits, or mu; log_std: [D] a free parameter, or
         std_head: a layer; nvec: options of each of several choices, None: one choice, or real numbers.
+      actor_core, critic_core: layers of memory behind each trunk.
+    Attributes: n_state: numbers of a row of the state, by the name of the trunk, of those with a memory.
     """
 
     def __init__(
@@ -165,8 +204,12 @@ class Model:
         stop_value_gradient: bool = False,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
+        actor_core: Sequence[Cell] = (),
+        critic_core: Sequence[Cell] = (),
     ) -> None:
         self.entries = entries
+        cores = {'actor': actor_core, 'critic': critic_core}
+        self.n_state = {name: sum(cell.n_state for cell in cells) for name, cells in cores.items() if cells}
         n_action = policy_head.bias.numel()
         is_gaussian = distribution == Dist.GAUSSIAN
         self.n_action = n_action
@@ -206,6 +249,8 @@ class Model:
             entry=(EntryStruct * MAX_ENTRY)(*map(_entry, entries)),
             actor=_trunk(actor, activation),
             critic=_trunk(critic or Trunk((), ()), activation),
+            actor_core=_core(actor_core),
+            critic_core=_core(critic_core),
             policy_head=_linear(policy_head),
             std_head=_linear(std_head),
             value_head=_linear(value_head),
@@ -217,7 +262,8 @@ class ActingBlocks:
     """A zoo_rollout over blocks [T, B, ...], and the tensors that it points to.
 
     Args: noise: None for the most likely actions; value: None leaves it out; mask [.., A] bool: which options are
-      allowed, None: all; obs and mask may have more steps than the others.
+      allowed, None: all; obs and mask may have more steps than the others; now, states: of a model with a memory, by the
+      name of the trunk: the state [B, n] before the next step, which each step replaces, and blocks of those after the steps.
     """
 
     def __init__(
@@ -229,8 +275,11 @@ class ActingBlocks:
         logit: Tensor,
         value: Tensor | None,
         mask: Tensor | None = None,
+        now: Mapping[str, Tensor] | None = None,
+        states: Mapping[str, Tensor] | None = None,
     ) -> None:
         entries = each_entry(obs)
+        self.now = dict(now or {})
         n = next(x.shape[1] for x in entries if x is not None)
         blocks = {
             'mask': (mask, torch.bool, (n, model.n_action)),
@@ -238,6 +287,7 @@ class ActingBlocks:
             'action': (action, model.action_dtype, (n, *model.action_shape)),
             'logit': (logit, torch.float32, (n, model.n_logit)),
             'value': (value, torch.float32, (n,)),
+            **{f'{name}_state': (x, torch.float32, (n, model.n_state[name])) for name, x in (states or {}).items()},
         }
         self.model = model
         self.blocks = [*entries, *(x for x, *_ in blocks.values())]
@@ -254,6 +304,8 @@ class ActingBlocks:
             if x is not None:
                 setattr(self.struct, name, address(name, x[0], dtype, shape))
                 setattr(self.struct, f'{name}_stride', x.stride(0) * x.element_size())
+        for name, x in self.now.items():
+            setattr(self.struct, f'{name}_now', address('state', x, torch.float32, (n, model.n_state[name])))
 
 
 def step_struct(spec: StepSpec) -> ctypes.Structure:
@@ -267,18 +319,30 @@ def step_struct(spec: StepSpec) -> ctypes.Structure:
 
 
 def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Any]) -> ctypes.Structure:
-    """A zoo_batch of the columns that a step of this kind reads."""
+    """A zoo_batch of the columns that a step of this kind reads: of rows, or with 'is_first' of sequences."""
     n = n_row_of(batch['obs'])
-    rows = (n,)
     f32 = torch.float32
+    rows: tuple[int, ...] = (n,)
+    seen = rows
+    sequences: dict[str, Any] = {}
+    if 'is_first' in batch:
+        n_seen = batch['is_first'].shape[1]
+        n_step = batch['return_' if 'return_' in batch else 'adv'].shape[1]
+        rows = (n, n_step)
+        seen = (n, n_seen)
+        sequences = {'n_step': n_step, 'n_burn': n_seen - n_step}
+        sequences['is_first'] = address('is_first', batch['is_first'], torch.bool, seen)
+        if n_seen > n_step:
+            sequences['is_burned'] = address('is_burned', batch['is_burned'], torch.bool, (n,))
+        sequences |= state_addresses(model, batch['state'], n)
     columns = {
-        'logit': (f32, (n, model.n_logit)),
+        'logit': (f32, (*rows, model.n_logit)),
         'value': (f32, rows),
         'adv': (f32, rows),
         'return_': (f32, rows),
         'weight': (f32, rows),
-        'action': (model.action_dtype, (n, *model.action_shape)),
-        'mask': (torch.bool, (n, model.n_action)),
+        'action': (model.action_dtype, (*rows, *model.action_shape)),
+        'mask': (torch.bool, (*seen, model.n_action)),
     }
     wanted = {
         Kind.PPO: ('action', 'logit', 'adv', 'value', 'return_', 'mask'),
@@ -288,7 +352,8 @@ def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Any]) -> ctypes.S
     }[kind]
     return BatchStruct(
         n_row=n,
-        obs=obs_addresses(model, batch['obs']),
+        **sequences,
+        obs=obs_addresses(model, batch['obs'], seen),
         **{
             name: address(name, batch[name], *columns[name])
             for name in (*wanted, 'weight')
@@ -342,27 +407,41 @@ def n_row_of(obs: Entries) -> int:
     return next(len(x) for x in each_entry(obs) if x is not None)
 
 
-def obs_addresses(model: Model, obs: Entries) -> ctypes.Array[Any]:
-    """The addresses of the entries of observations, 0 for one that is missing; all have as many rows."""
-    n = n_row_of(obs)
+def state_addresses(model: Model, state: Mapping[str, Tensor] | None, n: int) -> dict[str, int]:
+    """The addresses of the states [N, n_state] of each trunk with a memory, by the name of their field."""
+    names = (state or {}).keys() & model.n_state.keys()
+    return {
+        f'{name}_state': address('state', (state or {})[name], torch.float32, (n, model.n_state[name]))
+        for name in names
+    }
+
+
+def obs_addresses(model: Model, obs: Entries, lead: tuple[int, ...] | None = None) -> ctypes.Array[Any]:
+    """The addresses of the entries of observations, 0 for one that is missing.
+
+    Args: lead: their leading shape, None: [N], with as many rows in each.
+    """
+    if lead is None:
+        lead = (n_row_of(obs),)
     addresses = (c_void_p * MAX_ENTRY)()
     for i, (entry, x) in enumerate(zip(model.entries, each_entry(obs), strict=True)):
         if x is not None:
-            addresses[i] = _entry_address(entry, x, n)
+            addresses[i] = _entry_address(entry, x, lead)
     return addresses
 
 
-def _entry_address(entry: Entry, x: Tensor, n: int) -> int:
+def _entry_address(entry: Entry, x: Tensor, lead: tuple[int, ...]) -> int:
     """The address of an entry: [N] indices, or [N, ...] with `width` numbers or bools each in any shape."""
     if entry.kind == Input.INDEX:
-        return address('obs', x, torch.int64, (n,))
+        return address('obs', x, torch.int64, lead)
     if entry.kind == Input.BOOL:
         dtype = torch.bool
     else:
         dtype = torch.float32
-    shape = (n, entry.width)
-    if prod(x.shape[1:]) == entry.width:  # rows of several dimensions lie in memory as flat ones do
-        shape = (n, *x.shape[1:])
+    shape = (*lead, entry.width)
+    of_row = x.shape[len(lead) :]
+    if prod(of_row) == entry.width:  # rows of several dimensions lie in memory as flat ones do
+        shape = (*lead, *of_row)
     return address('obs', x, dtype, shape)
 
 
@@ -377,7 +456,7 @@ def _entry(entry: Entry) -> ctypes.Structure:
     )
 
 
-def _linear(layer: nn.Linear | None) -> ctypes.Structure:
+def _linear(layer: nn.Linear | Weights | None) -> ctypes.Structure:
     if layer is None:
         return LinearStruct()
     weight = layer.weight
@@ -387,10 +466,17 @@ def _linear(layer: nn.Linear | None) -> ctypes.Structure:
         n_in=n_in,
         n_out=n_out,
         weight=address('weight', weight, torch.float32, (n_out, n_in)),
-        bias=address('bias', bias, torch.float32, (n_out,)),
+        bias=_optional('bias', bias, (n_out,)),
         weight_grad=_grad('weight', weight),
         bias_grad=_grad('bias', bias),
     )
+
+
+def _core(cells: Sequence[Cell]) -> ctypes.Structure:
+    if len(cells) > MAX_CELL:
+        raise ValueError(f'a memory has {len(cells)} layers; the native executor takes at most {MAX_CELL}')
+    found = [CellStruct(kind=cell.kind, n_hidden=cell.n_hidden, x=_linear(cell.x), h=_linear(cell.h)) for cell in cells]
+    return CoreStruct(n_layer=len(found), layer=(CellStruct * MAX_CELL)(*found))
 
 
 def _trunk(trunk: Trunk, activation: Activation) -> ctypes.Structure:
@@ -464,7 +550,8 @@ class Library:
 
         Args:
           batch: [N] rows: obs (see `Entries`) and, by kind of step, action, logit [N, P], value, adv, return_; optional: weight, and
-            mask [N, P] bool, which of the options are allowed.
+            mask [N, P] bool, which of the options are allowed. Or N sequences [N, L], see zoo.policy.sequences, with is_first,
+            state and, if obs, mask and is_first begin with a burn-in, is_burned; index and batch_size then count sequences.
           optimizers: one or two `FlatAdam`, or objects with their param, grad, exp_avg, exp_avg_sq, step_count and rates.
         Raises: ValueError, IndexError if something does not fit; then nothing was changed.
         """
@@ -498,15 +585,17 @@ class Library:
         output: Output,
         n_thread: int = 1,
         mask: Tensor | None = None,
+        state: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """The wanted outputs of N observations: 'logit' [N, P], 'value' [N], 'aux_value' [N].
 
-        mask [N, P] bool: the logit is -inf where it is false.
+        mask [N, P] bool: the logit is -inf where it is false. state: before each, {trunk: [N, n]} of a model with a memory.
         """
         n = n_row_of(obs)
         shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
         wanted = zip(shapes.items(), Output, strict=True)
         found = {name: self.empty(shape) for (name, shape), bit in wanted if bit & output}
+        states = state_addresses(model, state, n)
         _check(
             self.dll.zoo_forward(
                 workspace.handle,
@@ -514,6 +603,7 @@ class Library:
                 n,
                 obs_addresses(model, obs),
                 None if mask is None else address('mask', mask, torch.bool, (n, model.n_action)),
+                *(states.get(f'{name}_state') for name in ('actor', 'critic')),
                 *(found[name].data_ptr() if name in found else None for name in shapes),
                 n_thread,
             )
@@ -534,6 +624,10 @@ class Library:
         error = self.dll.zoo_act(workspace.handle, t)
         if error:
             _check(error)
+
+    def zero_rows(self, x: Tensor, marked: Tensor) -> None:
+        """Sets the rows of x [N, n] f32 to 0 where marked [N] bool is true; both contiguous, which is not checked."""
+        self.dll.zoo_zero_rows(x.data_ptr(), *x.shape, marked.data_ptr())
 
 
 def _declare(dll: ctypes.CDLL) -> None:
@@ -561,9 +655,10 @@ def _declare(dll: ctypes.CDLL) -> None:
                 c_int32,
             ],
         ),
-        'zoo_forward': (c_int32, [c_void_p, POINTER(ModelStruct), c_int64, *[c_void_p] * 5, c_int32]),
+        'zoo_forward': (c_int32, [c_void_p, POINTER(ModelStruct), c_int64, *[c_void_p] * 7, c_int32]),
         'zoo_act_begin': (c_int32, [c_void_p, POINTER(ModelStruct), POINTER(RolloutStruct)]),
         'zoo_act': (c_int32, [c_void_p, c_int64]),
+        'zoo_zero_rows': (None, [c_void_p, c_int64, c_int64, c_void_p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(dll, name)

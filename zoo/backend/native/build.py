@@ -24,6 +24,7 @@ HEADERS = (
     'linear.inc',
     'distribution.inc',
     'loss.inc',
+    'recurrent.inc',
     'network.inc',
     'update.inc',
 )

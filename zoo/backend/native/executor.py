@@ -1,4 +1,4 @@
-"""The executor 'native': passes of gradient steps, acting and values of zoo's own MLP models, each by one call of C.
+"""The executor 'native': passes of gradient steps, acting and values of zoo's own MLP models, also with a memory, in C.
 
 Below it: the models and updates that it knows, as their description for C, or why it cannot run them.
 """
@@ -6,7 +6,8 @@ Below it: the models and updates that it knows, as their description for C, or w
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -34,11 +35,11 @@ from zoo.backend.native.bindings import (
     load,
 )
 from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_method, why_not
-from zoo.backend.step import LossSpec, StepNumbers, forward_rows
+from zoo.backend.step import LossSpec, StepNumbers, is_own_forward
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK, leaves_by_path
-from zoo.model.actor_critic import PPG, VAC, ActorCritic, Networks
+from zoo.model.actor_critic import PPG, VAC, Networks
 from zoo.model.encoder import MLP, Flat, MultiEncoder
 from zoo.model.images import Pixels
 from zoo.model.inputs import (
@@ -68,6 +69,7 @@ _COLUMNS = {column.name.lower(): column for column in Column}  # value_grad_norm
 _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _READ = (*_PER_ROW, 'obs', 'action', 'logit')
+_OF_SEQUENCES = ('is_first', 'is_burned')
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +181,7 @@ class NativeExecutor(Eager):
     def start_acting(
         self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
     ) -> Acting | None:
-        if explore is not None:
+        if explore is not None or (has_memory(self._model) and not has_value):  # C moves the states of both networks
             return None
         entries, mask = self._parts(obs)
         if all(x is None or x.is_cpu for x in entries):
@@ -190,7 +192,10 @@ class NativeExecutor(Eager):
         entries = [None if x is None else x.contiguous() for x in self._parts(obs)[0]]
         model = self.described(entries)
         n_thread = torch.get_num_threads()
-        return self._library.forward(self._workspace, model, entries, Output.VALUE, n_thread)['value']
+        states = None
+        if state is not None:
+            states = {name: x.contiguous() for name, x in state.items()}
+        return self._library.forward(self._workspace, model, entries, Output.VALUE, n_thread, state=states)['value']
 
     def described(self, entries: Sequence[Tensor | None]) -> Model:
         """The model as C reads it, by addresses; described again if its tensors have moved or were frozen."""
@@ -214,20 +219,36 @@ class NativeExecutor(Eager):
         return [entry_at(obs, path) for path, _ in _stages(self._model)], mask
 
     def _columns(self, plan: StepPlan) -> Columns | None:
-        """The columns that the four kinds of steps read; None if C cannot read them: it takes rows on a CPU, not sequences."""
+        """The columns that the four kinds of steps read; None if C cannot read them.
+
+        It takes rows on a CPU, and for a model with a memory sequences.
+        """
+        is_sequences = 'state' in plan.columns
         if 'logit_proximal' in plan.columns:  # of a loss with a proximal policy
+            return None
+        if plan.device.type != 'cpu' or is_sequences != has_memory(self._model):
             return None
         columns = {name: plan.columns[name] for name in _READ if name in plan.columns}
         entries, mask = self._parts(columns.pop('obs'))
-        if plan.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
+        if any(columns[name].dim() != 1 + is_sequences for name in _PER_ROW if name in columns):
             return None
         if mask is not None:
             columns['mask'] = mask
+        states: dict[str, Tensor] = {}
+        if is_sequences:
+            columns |= {name: plan.columns[name] for name in _OF_SEQUENCES if name in plan.columns}
+            # a rollout that is one sequence of each env is a view across its rows
+            columns = {name: x.contiguous() for name, x in columns.items()}
+            entries = [None if x is None else x.contiguous() for x in entries]
+            states = {name: x.contiguous() for name, x in plan.columns['state'].items()}
         known = torch.float32, torch.int64, torch.bool
-        tensors = [*columns.values(), *(x for x in entries if x is not None)]
-        if all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in tensors):
-            return {**columns, 'obs': entries}
-        return None
+        tensors = [*columns.values(), *states.values(), *(x for x in entries if x is not None)]
+        if not all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in tensors):
+            return None
+        found: dict[str, Any] = {**columns, 'obs': entries}
+        if is_sequences:
+            found['state'] = states
+        return found
 
     def _epoch(
         self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatOptimizer], order: Tensor, batch_size: int
@@ -249,9 +270,10 @@ class NativeExecutor(Eager):
 
 
 class NativeActing:
-    """Network, noise and action in one call of C a step, which writes its outputs directly into the blocks."""
+    """Network, noise and action in one call of C a step, which writes its outputs directly into the blocks.
 
-    state: State = None
+    C reads and replaces the recurrent state in memory of its own; `state` gives a copy of it, and takes one.
+    """
 
     def __init__(
         self,
@@ -271,9 +293,13 @@ class NativeActing:
         lead = (n_row - 1, self._n_env)
         model = executor.described(entries)
         action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
-        self.output = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
+        self.output: dict[str, Any] = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
         if has_value:
             self.output['value'] = self._library.empty(lead)
+        self._now = {name: torch.zeros(self._n_env, n, device='cpu') for name, n in model.n_state.items()}
+        self._states = {name: self._library.empty((*lead, n)) for name, n in model.n_state.items()}
+        if self._states:
+            self.output['state'] = self._states
         self._actions = action.unbind(0)
 
     def begin(self) -> None:
@@ -282,8 +308,26 @@ class NativeActing:
         output = self.output
         model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
-        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask)  # kept: C reads from its tensors
+        # kept: C reads from its tensors
+        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask, self._now, self._states)
         self._library.act_begin(self._workspace, self._rollout)
+
+    @property
+    def state(self) -> State:
+        if not self._now:
+            return None
+        return {name: x.clone() for name, x in self._now.items()}
+
+    @state.setter
+    def state(self, state: State) -> None:
+        for name, x in (state or {}).items():
+            self._now[name].copy_(x)
+
+    def restart(self, begins: Tensor) -> None:
+        """Sets the state of envs whose episode begins with the next row, [B] bool, to zero."""
+        marked = begins.contiguous()
+        for x in self._now.values():
+            self._library.zero_rows(x, marked)
 
     def step(self, t: int) -> Tensor:
         self._library.act(self._workspace, t)
@@ -321,18 +365,26 @@ _KNOWN = {
 }
 
 
+def has_memory(model: nn.Module) -> bool:
+    """Whether a model of zoo has layers of memory."""
+    return hasattr(model, 'actor_core')
+
+
 def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
     """Why the native executor cannot run a model, as the end of a sentence; empty if it can.
 
-    It knows the classes `VAC` and `PPG` and their fully connected parts exactly: a subclass, a replaced part or a hook
-    may compute something else.
+    It knows the classes `VAC` and `PPG`, with or without a memory, and their fully connected parts exactly: a subclass, a
+    replaced part or a hook may compute something else.
     """
     kind = type(model)
+    kinds: tuple[type, ...] = (VAC, PPG)
+    if has_memory(model):
+        kinds = _memory().MODELS
     if device.type != 'cpu':
         return f'the native executor runs on a CPU and the policy is on {device}'
     if own_name(dist) not in _HEADS:
         return f'the native executor does not know the action distribution {type(dist).__name__}'
-    if not isinstance(model, ActorCritic) or kind not in (VAC, PPG):
+    if not isinstance(model, Networks) or kind not in kinds:
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
     if any(has_windows(stage) for _, stage in _stages(model)):
         return 'the native executor does not normalise windows of observations'
@@ -347,6 +399,11 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
     if any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in parameters_of(modules_of(model))):
         return 'the native executor computes in float32 and a parameter of the model is of another type'
     return ''
+
+
+def _memory() -> Any:
+    """The module about recurrent models, which only those load."""
+    return import_module('zoo.backend.native.memory')
 
 
 def _stages(model: Networks) -> list[tuple[tuple[str, ...], nn.Module]]:
@@ -369,6 +426,9 @@ def _mlp_of(encoder: Any) -> Any:
 def _obstacle_of_part(name: str, part: Any) -> str:
     if name == 'input':
         return _obstacle_of_input(part)
+    if name in ('actor_core', 'critic_core'):
+        why: str = _memory().obstacle_of_core(name, part)
+        return why
     if type(part) is nn.Sequential and name in ('policy_head', 'value_head'):
         return f'the native executor has no hidden layers in {name}'
     if type(part) not in _PARTS.get(name, ()):
@@ -409,7 +469,7 @@ def _obstacle_of_input(part: Any) -> str:
     return ''
 
 
-def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
+def _is_other_head(model: Networks, dist: ActionDist) -> bool:
     """Whether the policy head does not fit the distribution, or the model's own distribution is another one."""
     head = model.policy_head
     own = model.dist
@@ -443,12 +503,17 @@ def buffers_of(modules: list[nn.Module]) -> list[Tensor]:
     return [x for module in modules for x in module._buffers.values() if x is not None]
 
 
-def _is_changed(model: ActorCritic) -> bool:
+def _is_changed(model: Networks) -> bool:
     """Whether a part is of another class, has a hook or a method of its own, or shares a parameter with another."""
     children = dict.fromkeys(child for child in model._modules.values() if child is not None)  # each once
     parts = [part for child in children for part in modules_of(child)]
+    known: Set[type] = _KNOWN
+    if has_memory(model):
+        known = _KNOWN | _memory().KNOWN
+        if not _memory().shares_as_encoder(model):
+            return True
     for part in (model, *parts):
-        if type(part) not in _KNOWN or has_own_method(part) or any(vars(part).get(hook) for hook in MODULE_HOOKS):
+        if type(part) not in known or has_own_method(part) or any(vars(part).get(hook) for hook in MODULE_HOOKS):
             return True
         if type(part) is nn.Linear and part.bias is None:
             return True
@@ -492,7 +557,7 @@ def _trunk(encoder: Any, stage: nn.Module) -> Trunk:
     return Trunk(encoder.join.layers, [names.index(name) for name in encoder.entry_names])
 
 
-def model_of(model: ActorCritic, dist: ActionDist, are_bits: Sequence[bool]) -> Model:
+def model_of(model: Networks, dist: ActionDist, are_bits: Sequence[bool]) -> Model:
     """Describes a model without obstacle by its tensors; are_bits: of each entry that the networks see, whether it is bool."""
     head = model.policy_head
     is_shared = model.critic_encoder is model.actor_encoder
@@ -509,6 +574,13 @@ def model_of(model: ActorCritic, dist: ActionDist, are_bits: Sequence[bool]) -> 
             options |= {'log_std': head.log_std}
         else:
             options |= {'std_head': head.log_std_layer}
+    if has_memory(model):
+        options |= {'actor_core': _memory().cells_of(model.actor_core)}
+        if not is_shared:
+            options |= {'critic_core': _memory().cells_of(model.critic_core)}
+    aux_head: Any = getattr(model, 'aux_head', None)
+    if aux_head is not None:
+        options |= {'aux_head': aux_head.layer}
     return Model(
         entries=[_entry(*each) for each in zip(stages, widths, are_bits, strict=True)],
         activation=Activation[_mlp_of(model.actor_encoder).activation.upper()],
@@ -517,7 +589,6 @@ def model_of(model: ActorCritic, dist: ActionDist, are_bits: Sequence[bool]) -> 
         distribution=Dist.GAUSSIAN if isinstance(dist, Gaussian) else Dist.CATEGORICAL,
         nvec=getattr(dist, 'nvec', None),
         value_head=cast(nn.Linear, model.value_head.layer),
-        aux_head=model.aux_head.layer if isinstance(model, PPG) else None,
         stop_value_gradient=model.arch == 'detach',
         **options,
     )
@@ -587,7 +658,7 @@ def read_by(kind: Kind, loss: LossSpec) -> LossSpec:
 def knows_components(kind: Kind, loss: LossSpec) -> bool:
     """Whether C has all components that a step of this kind reads from its loss."""
     loss = read_by(kind, loss)
-    is_plain = not why_not('native', StepParts(loss=loss)) and loss.forward is forward_rows
+    is_plain = not why_not('native', StepParts(loss=loss)) and is_own_forward(loss.forward)
     return is_plain and not unknown_parts(_components_of(kind, loss))
 
 

@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <string.h>
 
-#define BLOCK 64        /* rows that go through forward, loss and backward together */
+#define BLOCK 64        /* rows that go through the loss together, and without a memory also through the network */
+#define SEQUENCE_ROWS 256    /* rows of a block of sequences, if they leave it */
+#define MIN_SEQUENCE 8       /* .. this many sequences, */
+#define MAX_SEQUENCE 16      /* .. and at most this many: more gain nothing in the products of a step */
 #define MAX_LANE 8      /* independent partial sums of a gradient */
 #define MAX_PART 4      /* heads on one trunk */
 #define MAX_TOWER 2
@@ -28,9 +31,18 @@ typedef struct {
     ptrdiff_t grad, bias_grad;            /* where it lies in a lane's gradient */
 } layer;
 
-/* A trunk and its heads; the heads are the last layer. */
+/* A layer of memory. */
+typedef struct {
+    int kind, n_hidden, n_gate;           /* zoo_cell_kind; H; floats of all gates of a row, G * H */
+    layer x, h;                           /* h of minGRU has no part */
+} cell;
+
+/* A trunk, its memory and its heads; the heads are the last of the layers. */
 typedef struct {
     int n_layer, activation;              /* n_layer: without the heads */
+    int n_cell, n_state;                  /* n_state: floats of a row of the memory's state */
+    int is_critic;                        /* it is the critic's own trunk, with the critic's state */
+    cell cells[ZOO_MAX_CELL];
     const zoo_trunk *trunk;
     int input;                            /* the first tower that reads the same entries: both have its input */
     int is_index;                         /* it reads one entry, an index, whose row of weights is looked up */
@@ -46,18 +58,32 @@ typedef struct {
     int n_tower, n_logit;                 /* n_logit: P */
     tower towers[MAX_TOWER];
     place policy, std, value, aux;
-    int widest;                           /* the largest pad of any layer */
+    int widest;                           /* the largest pad of any layer's output */
+    int block_rows, block_sequences;      /* the most rows and sequences that go through the network together */
     ptrdiff_t log_std_grad, grad_size;    /* of a lane's gradient */
     ptrdiff_t packed_size;
 } network;
 
-/* What one thread needs to take a block of rows through the network. Columns are [width, BLOCK]. */
+/* What a layer of memory keeps of a block's R rows, n of each step: step t of sequence s is row t * n + s. */
 typedef struct {
-    float *x[MAX_TOWER];                  /* [BLOCK, in_pad] of each input */
-    int32_t *one_hot[MAX_TOWER];          /* [BLOCK] of each input */
-    float *y[MAX_TOWER][ZOO_MAX_LAYER + 1];        /* [BLOCK, out_pad] of each layer */
-    float *d[2];                          /* [BLOCK, widest]: gradients in two successive layers */
-    float *d_out[MAX_TOWER];              /* [BLOCK, out_pad]: gradients in the heads' outputs */
+    float *gate;                          /* [R, n_gate]: the gates, and on the way back the gradients in their sums */
+    float *of_h;                          /* [R, n_gate], of a GRU: the part of these sums that comes from h */
+    float *h;                             /* [R, H]: its features */
+    float *h_in, *c_in;                   /* [R + n, H]: the state before each row, and after the last ones; c of an LSTM */
+    float *tanh_c;                        /* [R, H], of an LSTM */
+    float *dh, *dc;                       /* [n, H]: gradients in the state before the step that comes next on the way back */
+} memory;
+
+/* What one thread needs to take a block of R rows through the network. Columns are [width, BLOCK]. */
+typedef struct {
+    float *x[MAX_TOWER];                  /* [R, in_pad] of each input */
+    int32_t *one_hot[MAX_TOWER];          /* [R] of each input */
+    float *y[MAX_TOWER][ZOO_MAX_LAYER + 1];        /* [R, out_pad] of each layer */
+    memory memories[MAX_TOWER][ZOO_MAX_CELL];
+    float *keep;                          /* [R + n]: 0 where the state is reset before the row, else 1 */
+    float *d[2];                          /* [R, widest]: gradients in two successive layers */
+    float *d_out[MAX_TOWER];              /* [R, out_pad]: gradients in the heads' outputs */
+    int piece;                            /* the first of the block's rows that are in the columns below */
     float *logit_new, *logit_old, *extra; /* [P] columns each */
     float *action;                        /* [D] columns, Gaussian */
     int32_t *choice;                      /* [K] columns, categorical */
@@ -72,13 +98,22 @@ typedef struct {
     const network *net;
     const zoo_step *step;
     const zoo_batch *batch;
-    const int64_t *index;
-    int64_t n_row;
+    const int64_t *index;                 /* of its rows or sequences */
+    int64_t n_entry, n_row;               /* rows or sequences; rows */
+    int64_t block_entries, block_rows;    /* of each block but the last, which may have less */
+    const int64_t *rows, *seen;           /* [n_row], block by block: rows of the batch's columns, and of its obs and mask */
+    const int64_t *burned;                /* [n_entry * n_burn], block by block: rows of the burn-in */
     const float *adv;                     /* [n_row], normalised; NULL: gathered from the batch */
     int n_lane;
     float *lane_grad[MAX_LANE];
     double sums[MAX_LANE][N_SUM];
 } minibatch;
+
+/* States of a step, [n_row, n_state] for each tower; NULL where one has no memory. */
+typedef struct {
+    const float *before[MAX_TOWER];
+    float *after[MAX_TOWER][2];           /* two copies, or NULL; the first may be `before` */
+} states;
 
 /* The functions that exist once for each level. */
 typedef struct {
@@ -89,10 +124,25 @@ typedef struct {
     double (*sum_of_squares)(const float *x, int64_t n);
     void (*adam)(const zoo_adam *adam, double scale);
     void (*forward)(const network *net, scratch *s, int64_t first, int n, const void *const *obs,
-                    const uint8_t *mask, float *logit, float *value, float *aux_value);
+                    const uint8_t *mask, const states *state, float *logit, float *value, float *aux_value);
     void (*act)(const network *net, scratch *s, int first, int n, const void *const *obs, const uint8_t *mask,
-                const float *noise, void *action, float *logit, float *value);
+                const states *state, const float *noise, void *action, float *logit, float *value);
 } kernels;
+
+/* All layers of a tower: those of the trunk, the heads, and x and h of each cell. */
+static inline int n_layer_of(const tower *t) { return t->n_layer + 1 + 2 * t->n_cell; }
+static inline layer *layer_of(const tower *t, int i) {
+    const int k = i - t->n_layer - 1;
+    const layer *l = k < 0 ? &t->layers[i] : k % 2 ? &t->cells[k / 2].h : &t->cells[k / 2].x;
+    return (layer *)l;
+}
+
+/* Whether a tower has a memory. */
+static inline int has_memory(const network *net) {
+    int n = 0;
+    for (int t = 0; t < net->n_tower; t++) n += net->towers[t].n_cell;
+    return n > 0;
+}
 
 /* plan.c: networks and where their memory lies. */
 int32_t plan_network(network *net, const zoo_model *model, int outputs, int stop_value_gradient, int width);

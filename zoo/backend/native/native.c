@@ -98,8 +98,8 @@ int32_t zoo_abi(void) { return ZOO_ABI; }
 uint32_t zoo_source(void) { return ZOO_SOURCE; }
 
 int32_t zoo_sizes(int64_t *sizes) {
-    const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_entry), sizeof(zoo_trunk), sizeof(zoo_model), sizeof(zoo_step),
-                           sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};
+    const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_entry), sizeof(zoo_trunk), sizeof(zoo_cell), sizeof(zoo_core),
+                           sizeof(zoo_model), sizeof(zoo_step), sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};
     memcpy(sizes, all, sizeof(all));
     return (int32_t)(sizeof(all) / sizeof(all[0]));
 }
@@ -111,6 +111,7 @@ struct zoo_workspace {
     const kernels *kernels;               /* the rest: of zoo_act_begin */
     network net;
     scratch scratch;
+    states state;
     const zoo_rollout *rollout;
 };
 
@@ -156,9 +157,9 @@ static int is_step(const zoo_step *step) {
     return step->value_loss == ZOO_MSE || step->value_range > 0.0;
 }
 
-/* Whether all entries that the towers read are there, and their indices are possible in n rows: those of index, which
- * are rows of the batch, or of index NULL the first n. */
-static int32_t check_obs(const network *net, const void *const *obs, const int64_t *index, int64_t n) {
+/* Whether all entries that the towers read are there, and their indices are possible in n times n_step rows: those from
+ * index[i] * n_step on, or of index NULL the first ones. */
+static int32_t check_obs(const network *net, const void *const *obs, const int64_t *index, int64_t n, int n_step) {
     for (int t = 0; t < net->n_tower; t++) {
         const zoo_trunk *trunk = net->towers[t].trunk;
         for (int k = 0; net->towers[t].input == t && k < trunk->n_entry; k++) {
@@ -166,21 +167,34 @@ static int32_t check_obs(const network *net, const void *const *obs, const int64
             const int64_t *x = obs[trunk->entry[k]];
             if (!x) return ZOO_BAD_MODEL;
             for (int64_t i = 0; e->kind == ZOO_INDEX && i < n; i++) {
-                const int64_t row = index ? index[i] : i;
-                if (x[row] < 0 || x[row] >= e->width) return ZOO_BAD_OBS;
+                const int64_t *row = x + (index ? index[i] : i) * n_step;
+                for (int t = 0; t < n_step; t++)
+                    if (row[t] < 0 || row[t] >= e->width) return ZOO_BAD_OBS;
             }
         }
     }
     return ZOO_OK;
 }
 
-static int32_t check_choices(const zoo_model *model, const int64_t *choice) {
-    for (int i = 0; i < model->n_choice; i++)
-        if (choice[i] < 0 || choice[i] >= model->nvec[i]) return ZOO_BAD_ACTION;
+/* Whether all actions of n rows are possible. */
+static int32_t check_choices(const zoo_model *model, const int64_t *choice, int n) {
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < model->n_choice; i++, choice++)
+            if (*choice < 0 || *choice >= model->nvec[i]) return ZOO_BAD_ACTION;
     return ZOO_OK;
 }
 
-/* Whether the step has its columns and every entry of index is a row with a possible action and observation. */
+/* Whether a batch is of rows or sequences, with all that a memory needs: without a state it would be one of rows. */
+static int is_batch(const network *net, const zoo_batch *b) {
+    if (b->n_step < 0 || b->n_burn < 0 || (b->n_burn && !b->n_step)) return 0;
+    if ((int64_t)b->n_step * MAX_SEQUENCE > INT32_MAX / 2) return 0;
+    if (!has_memory(net)) return 1;
+    for (int t = 0; t < net->n_tower; t++)
+        if (net->towers[t].n_cell && !(net->towers[t].is_critic ? b->critic_state : b->actor_state)) return 0;
+    return b->n_step && b->is_first && (!b->n_burn || b->is_burned);
+}
+
+/* Whether the step has its columns and every entry of index is one with possible actions and observations. */
 static int32_t check_rows(const network *net, const zoo_step *step, const zoo_batch *batch, const int64_t *index,
                           int64_t n) {
     const zoo_model *model = net->model;
@@ -190,16 +204,14 @@ static int32_t check_rows(const network *net, const zoo_step *step, const zoo_ba
     if ((acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
         (learns_value && !batch->return_) || (clips_value && !batch->value))
         return ZOO_BAD_MODEL;
-    if (batch->mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
+    if (!is_batch(net, batch) || (batch->mask && model->distribution != ZOO_CATEGORICAL)) return ZOO_BAD_MODEL;
     const int64_t *choice = acts && model->distribution == ZOO_CATEGORICAL ? batch->action : NULL;
-    const int n_choice = model->n_choice;
+    const int n_step = batch->n_step ? batch->n_step : 1;
     for (int64_t i = 0; i < n; i++) {
         if (index[i] < 0 || index[i] >= batch->n_row) return ZOO_BAD_INDEX;
-        if (choice && n_choice == 1 && (choice[index[i]] < 0 || choice[index[i]] >= model->n_action))
-            return ZOO_BAD_ACTION;
-        if (choice && n_choice > 1 && check_choices(model, choice + index[i] * n_choice)) return ZOO_BAD_ACTION;
+        if (choice && check_choices(model, choice + index[i] * n_step * model->n_choice, n_step)) return ZOO_BAD_ACTION;
     }
-    return check_obs(net, batch->obs, index, n);
+    return check_obs(net, batch->obs, index, n, batch->n_burn + n_step);
 }
 
 static int has_weight(const zoo_batch *b, int64_t row) { return !b->weight || b->weight[row] > 0.0f; }
@@ -297,24 +309,70 @@ static void descend(const kernels *k, const zoo_step *step, const zoo_adam *adam
     metrics[ZOO_GRAD_NORM] = sqrt(square);
 }
 
+/* Blocks and lanes for n_entry rows or sequences. They depend on these numbers alone, so that sums have one order. */
+static void divide(minibatch *mb, network *net, int64_t n_entry) {
+    const int64_t n_step = mb->batch->n_step ? mb->batch->n_step : 1;
+    mb->n_entry = n_entry;
+    mb->n_row = n_entry * n_step;
+    mb->n_lane = lanes_for(mb->n_row);
+    mb->block_entries = BLOCK;
+    if (mb->batch->n_step) {
+        int64_t n = SEQUENCE_ROWS / n_step;
+        n = n < MIN_SEQUENCE ? MIN_SEQUENCE : n > MAX_SEQUENCE ? MAX_SEQUENCE : n;
+        const int64_t share = (n_entry + mb->n_lane - 1) / mb->n_lane;
+        mb->block_entries = n < share ? n : share;
+        net->block_rows = (int)(mb->block_entries * n_step);
+        net->block_sequences = (int)mb->block_entries;
+    }
+    mb->block_rows = mb->block_entries * n_step;
+    const int64_t n_block = (n_entry + mb->block_entries - 1) / mb->block_entries;
+    if (mb->n_lane > n_block) mb->n_lane = (int)n_block;
+}
+
+/* The rows `first` to first + n_step - 1 of each sequence of the minibatch, which have `length` rows each, block by block and
+ * in a block step by step. */
+static void expand(const minibatch *mb, int64_t first, int64_t n_step, int64_t length, int64_t *rows) {
+    for (int64_t entry = 0; entry < mb->n_entry; entry += mb->block_entries) {
+        const int64_t left = mb->n_entry - entry, n = left < mb->block_entries ? left : mb->block_entries;
+        for (int64_t t = first; t < first + n_step; t++)
+            for (int64_t s = 0; s < n; s++) *rows++ = mb->index[entry + s] * length + t;
+    }
+}
+
+/* The rows of the next minibatch, whose entries are those of index. */
+static void choose_rows(minibatch *mb, const int64_t *index, int64_t *rows, int64_t *seen, int64_t *burned) {
+    const int64_t n_step = mb->batch->n_step, n_burn = mb->batch->n_burn;
+    mb->index = mb->rows = mb->seen = index;
+    if (!n_step) return;
+    expand(mb, 0, n_step, n_step, rows);
+    expand(mb, n_burn, n_step, n_burn + n_step, seen);
+    expand(mb, 0, n_burn, n_burn + n_step, burned);
+    mb->rows = rows;
+    mb->seen = seen;
+    mb->burned = burned;
+}
+
 static int32_t run_epoch(epoch *e, zoo_workspace *w, network *net, const zoo_adam *adam, int n_adam,
                          const int64_t *index, int64_t n_minibatch, double *metrics, crew *threads) {
     minibatch *mb = &e->mb;
+    const int64_t n_burned = mb->n_entry * mb->batch->n_burn, n_expanded = mb->batch->n_step ? mb->n_row : 0;
     const int normalize = mb->step->normalize_adv && (mb->step->kind == ZOO_PPO || mb->step->kind == ZOO_POLICY);
     const int n_scratch = crew_size(threads);
     const ptrdiff_t each = scratch_size(net);
     float *memory = reserve(w, packed_size(net) + each * n_scratch + (net->grad_size + 32) * mb->n_lane +
-                                   mb->n_row + 32);
+                                   mb->n_row + 4 * n_expanded + 2 * n_burned + 4 * 32);
     if (!memory) return ZOO_NO_MEMORY;
     memory = place_packed(net, memory);
     for (int i = 0; i < n_scratch; i++, memory += each) place_scratch(net, &e->scratches[i], memory);
     for (int i = 0; i < mb->n_lane; i++) mb->lane_grad[i] = take(&memory, net->grad_size);
     float *adv = take(&memory, mb->n_row);
+    int64_t *rows = (int64_t *)take(&memory, 2 * n_expanded), *seen = (int64_t *)take(&memory, 2 * n_expanded);
+    int64_t *burned = (int64_t *)take(&memory, 2 * n_burned);
     mb->adv = normalize ? adv : NULL;
     for (int i = 0; i < n_adam; i++) memset(adam[i].grad, 0, sizeof(float) * (size_t)adam[i].size);
     for (int64_t i = 0; i < n_minibatch; i++, metrics += ZOO_N_METRIC) {
-        mb->index = index + i * mb->n_row;
-        if (normalize) normalize_adv(mb->batch, mb->index, mb->n_row, adv);
+        choose_rows(mb, index + i * mb->n_entry, rows, seen, burned);
+        if (normalize) normalize_adv(mb->batch, mb->rows, mb->n_row, adv);
         e->kernels->pack(net);
         crew_run(threads);
         e->kernels->reduce(mb);
@@ -332,14 +390,13 @@ int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step
     e.kernels = kernels_in_use();
     e.mb.step = step;
     e.mb.batch = batch;
-    e.mb.n_row = batch_size;
     network net;
     if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2 || !is_step(step)) return ZOO_BAD_MODEL;
     int32_t error = plan_network(&net, model, outputs_of(step), model->stop_value_gradient, e.kernels->width);
     if (!error) error = check_rows(&net, step, batch, index, n_minibatch * batch_size);
     if (error) return error;
     e.mb.net = &net;
-    e.mb.n_lane = lanes_for(batch_size);
+    divide(&e.mb, &net, batch_size);
     crew *threads = crew_new(n_thread, lane_task, &e, e.mb.n_lane);
     if (!threads) return ZOO_NO_MEMORY;
     const unsigned mode = flush_denormals();
@@ -358,29 +415,43 @@ typedef struct {
     int64_t n_row;
     const void *const *obs;
     const uint8_t *mask;
+    states state;
     float *logit, *value, *aux_value;
 } outputs;
+
+/* The states of each tower before the rows of a step; whether all are there that the towers need. */
+static int place_states(const network *net, const float *actor, const float *critic, states *state) {
+    memset(state, 0, sizeof(*state));
+    for (int t = 0; t < net->n_tower; t++) {
+        if (!net->towers[t].n_cell) continue;
+        state->before[t] = net->towers[t].is_critic ? critic : actor;
+        if (!state->before[t]) return 0;
+    }
+    return 1;
+}
 
 static void forward_task(void *context, int64_t i, int thread) {
     const outputs *o = context;
     const int64_t first = i * BLOCK, left = o->n_row - first;
-    o->kernels->forward(o->net, &o->scratches[thread], first, left < BLOCK ? (int)left : BLOCK, o->obs, o->mask,
+    o->kernels->forward(o->net, &o->scratches[thread], first, left < BLOCK ? (int)left : BLOCK, o->obs, o->mask, &o->state,
                         o->logit ? o->logit + first * o->net->n_logit : NULL, o->value ? o->value + first : NULL,
                         o->aux_value ? o->aux_value + first : NULL);
 }
 
 int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *const *obs,
-                    const uint8_t *mask, float *logit, float *value, float *aux_value, int32_t n_thread) {
+                    const uint8_t *mask, const float *actor_state, const float *critic_state, float *logit, float *value,
+                    float *aux_value, int32_t n_thread) {
     if (!n_row) return ZOO_OK; /* outputs of no rows have no address */
     const int64_t n_block = (n_row + BLOCK - 1) / BLOCK;
     const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0) | (aux_value ? ZOO_OUT_AUX : 0);
     scratch scratches[ZOO_MAX_THREAD];
     network net;
-    outputs o = {kernels_in_use(), &net, scratches, n_row, obs, mask, logit, value, aux_value};
+    outputs o = {kernels_in_use(), &net, scratches, n_row, obs, mask, {{0}, {{0}}}, logit, value, aux_value};
     int32_t error = plan_network(&net, model, which, 0, o.kernels->width);
     if (error) return error;
     if (mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
-    error = check_obs(&net, obs, NULL, n_row);
+    if (!place_states(&net, actor_state, critic_state, &o.state)) return ZOO_BAD_MODEL;
+    error = check_obs(&net, obs, NULL, n_row, 1);
     if (error) return error;
     crew *threads = crew_new(n_thread, forward_task, &o, n_block);
     float *memory = threads ? reserve(w, packed_size(&net) + scratch_size(&net) * crew_size(threads)) : NULL;
@@ -403,6 +474,7 @@ int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollou
     const int32_t error = plan_network(&w->net, model, which, 0, w->kernels->width);
     if (error) return error;
     if (rollout->mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
+    if (!place_states(&w->net, rollout->actor_now, rollout->critic_now, &w->state)) return ZOO_BAD_MODEL;
     float *memory = reserve(w, packed_size(&w->net) + scratch_size(&w->net));
     if (!memory) return ZOO_NO_MEMORY;
     place_scratch(&w->net, &w->scratch, place_packed(&w->net, memory));
@@ -416,14 +488,26 @@ int32_t zoo_act(zoo_workspace *w, int64_t t) {
     if (!r) return ZOO_BAD_MODEL;
     const void *obs[ZOO_MAX_ENTRY];
     for (int i = 0; i < w->net.model->n_entry; i++) obs[i] = r->obs[i] ? r->obs[i] + t * r->obs_stride[i] : NULL;
+    for (int k = 0; k < w->net.n_tower; k++) {
+        if (!w->net.towers[k].n_cell) continue;
+        const int is_critic = w->net.towers[k].is_critic;
+        char *block = is_critic ? r->critic_state : r->actor_state;
+        w->state.after[k][0] = is_critic ? r->critic_now : r->actor_now;
+        w->state.after[k][1] = (float *)(block + t * (is_critic ? r->critic_state_stride : r->actor_state_stride));
+    }
     const unsigned mode = flush_denormals();
-    const int32_t error = check_obs(&w->net, obs, NULL, r->n_row);
+    const int32_t error = check_obs(&w->net, obs, NULL, r->n_row, 1);
     for (int i = 0; !error && i < r->n_row; i += BLOCK)
         w->kernels->act(&w->net, &w->scratch, i, r->n_row - i < BLOCK ? r->n_row - i : BLOCK, obs,
-                        r->mask ? (const uint8_t *)(r->mask + t * r->mask_stride) : NULL,
+                        r->mask ? (const uint8_t *)(r->mask + t * r->mask_stride) : NULL, &w->state,
                         r->noise ? (const float *)(r->noise + t * r->noise_stride) : NULL,
                         r->action + t * r->action_stride, (float *)(r->logit + t * r->logit_stride),
                         r->has_value ? (float *)(r->value + t * r->value_stride) : NULL);
     restore_denormals(mode);
     return error;
+}
+
+void zoo_zero_rows(float *x, int64_t n_row, int64_t width, const uint8_t *marked) {
+    for (int64_t i = 0; i < n_row; i++)
+        if (marked[i]) memset(x + i * width, 0, sizeof(float) * (size_t)width);
 }

@@ -3,9 +3,11 @@
 
 static int padded(int n, int width) { return (n + width - 1) / width * width; }
 
-static int is_linear(const zoo_linear *l, int n_in, int n_out) {
-    return l->weight && l->bias && l->n_in == n_in && l->n_out == n_out && n_out >= 1;
+static int is_product(const zoo_linear *l, int n_in, int n_out) {
+    return l->weight && l->n_in == n_in && l->n_out == n_out && n_out >= 1;
 }
+
+static int is_linear(const zoo_linear *l, int n_in, int n_out) { return l->bias && is_product(l, n_in, n_out); }
 
 /* A layer of `n_part` linear layers side by side; is_first: nothing is left of it to send a gradient to; is_index: its
  * input is an index. */
@@ -54,7 +56,34 @@ static int plan_input(network *net, tower *t, const zoo_trunk *trunk) {
     return n > INT32_MAX ? 0 : (int)n;
 }
 
-static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_linear *const *heads, int n_head, int width) {
+/* The memory of a tower, behind n_in features; returns the number of its own features, or 0 if something does not fit. */
+static int plan_core(network *net, tower *t, const zoo_core *core, int n_in, int width) {
+    static const int n_gate[] = {4, 3, 2}; /* of each zoo_cell_kind */
+    if (core->n_layer < 0 || core->n_layer > ZOO_MAX_CELL) return 0;
+    for (int i = 0; i < core->n_layer; i++) {
+        const zoo_cell *from = &core->layer[i];
+        cell *c = &t->cells[i];
+        if (from->kind < ZOO_LSTM || from->kind > ZOO_MINGRU) return 0;
+        if (from->n_hidden < 16 || from->n_hidden > INT32_MAX / 8 || from->n_hidden % 16) return 0;
+        c->kind = from->kind;
+        c->n_hidden = from->n_hidden;
+        c->n_gate = n_gate[c->kind] * c->n_hidden;
+        const zoo_linear *x = &from->x, *h = &from->h;
+        if (!is_linear(x, n_in, c->n_gate)) return 0;
+        if (c->kind == ZOO_LSTM && !is_product(h, c->n_hidden, c->n_gate)) return 0;
+        if (c->kind == ZOO_GRU && !is_linear(h, c->n_hidden, c->n_gate)) return 0;
+        plan_layer(net, &c->x, &x, 1, 0, 0, width);
+        if (c->kind != ZOO_MINGRU) plan_layer(net, &c->h, &h, 1, 0, 0, width);
+        if (c->n_hidden > net->widest) net->widest = c->n_hidden;
+        t->n_state += c->n_hidden * (c->kind == ZOO_LSTM ? 2 : 1);
+        t->n_cell++;
+        n_in = c->n_hidden;
+    }
+    return n_in;
+}
+
+static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_core *core, const zoo_linear *const *heads, int n_head,
+                      int width) {
     tower *t = &net->towers[net->n_tower++];
     if (trunk->n_layer < 1 || trunk->n_layer > ZOO_MAX_LAYER) return 0;
     if (trunk->activation != ZOO_TANH && trunk->activation != ZOO_RELU) return 0;
@@ -68,6 +97,8 @@ static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_linear *co
         plan_layer(net, &t->layers[i], &l, 1, i == 0, i == 0 && t->is_index, width);
         n_in = l->n_out;
     }
+    n_in = plan_core(net, t, core, n_in, width);
+    if (!n_in) return 0;
     for (int i = 0; i < n_head; i++)
         if (!is_linear(heads[i], n_in, heads[i]->n_out)) return 0;
     plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, 0, width);
@@ -110,6 +141,7 @@ int32_t plan_network(network *net, const zoo_model *model, int outputs, int stop
     int n = 0, column = 0;
     memset(net, 0, sizeof(*net));
     net->model = model;
+    net->block_rows = net->block_sequences = BLOCK;
     net->policy = net->std = net->value = net->aux = nowhere;
     if (!outputs || !is_model(model, outputs)) return ZOO_BAD_MODEL;
     net->n_logit = model->distribution == ZOO_GAUSSIAN ? 2 * model->n_action : model->n_action;
@@ -132,12 +164,13 @@ int32_t plan_network(network *net, const zoo_model *model, int outputs, int stop
         heads[n++] = &model->value_head;
         net->value = (place){0, column};
     }
-    if (n && !plan_tower(net, &model->actor, heads, n, width)) return ZOO_BAD_MODEL;
+    if (n && !plan_tower(net, &model->actor, &model->actor_core, heads, n, width)) return ZOO_BAD_MODEL;
     if (value_on_actor && stop_value_gradient) net->towers[0].n_back--;
     if ((outputs & ZOO_OUT_VALUE) && !model->shared) {
         net->value = (place){net->n_tower, 0};
         heads[0] = &model->value_head;
-        if (!plan_tower(net, &model->critic, heads, 1, width)) return ZOO_BAD_MODEL;
+        if (!plan_tower(net, &model->critic, &model->critic_core, heads, 1, width)) return ZOO_BAD_MODEL;
+        net->towers[net->value.tower].is_critic = 1;
     }
     net->log_std_grad = net->grad_size;
     net->grad_size += padded(model->n_action, width);
@@ -163,27 +196,44 @@ float *take(float **memory, ptrdiff_t n) {
 
 float *place_packed(network *net, float *memory) {
     for (int t = 0; t < net->n_tower; t++)
-        for (int i = 0; i <= net->towers[t].n_layer; i++) {
-            layer *l = &net->towers[t].layers[i];
+        for (int i = 0; i < n_layer_of(&net->towers[t]); i++) {
+            layer *l = layer_of(&net->towers[t], i);
             l->forward = take(&memory, (ptrdiff_t)l->n_in * l->out_pad);
             l->bias = take(&memory, l->out_pad);
-            if (i && !l->backward) l->backward = l->backward_copy = take(&memory, (ptrdiff_t)l->n_out * l->in_pad);
+            if (l->backward_stride && !l->backward) l->backward = l->backward_copy = take(&memory, (ptrdiff_t)l->n_out * l->in_pad);
         }
     return memory;
 }
 
+/* What a layer of memory keeps of a block. */
+static void place_memory(const network *net, const cell *c, memory *m, float **from) {
+    const ptrdiff_t n = net->block_rows, more = n + net->block_sequences, width = c->n_hidden;
+    const int is_lstm = c->kind == ZOO_LSTM;
+    m->gate = take(from, n * c->n_gate);
+    m->of_h = take(from, c->kind == ZOO_GRU ? n * c->n_gate : 0);
+    m->h = take(from, n * width);
+    m->h_in = take(from, more * width);
+    m->c_in = take(from, is_lstm ? more * width : 0);
+    m->tanh_c = take(from, is_lstm ? n * width : 0);
+    m->dh = take(from, net->block_sequences * width);
+    m->dc = take(from, net->block_sequences * width);
+}
+
 float *place_scratch(const network *net, scratch *s, float *memory) {
-    const ptrdiff_t logits = (ptrdiff_t)net->n_logit * BLOCK;
+    const ptrdiff_t logits = (ptrdiff_t)net->n_logit * BLOCK, n = net->block_rows;
+    s->piece = 0;
     for (int t = 0; t < net->n_tower; t++) {
         const tower *w = &net->towers[t];
         if (w->input == t) {
-            s->x[t] = take(&memory, (ptrdiff_t)BLOCK * (w->is_index ? 0 : w->layers[0].in_pad));
-            s->one_hot[t] = (int32_t *)take(&memory, BLOCK);
+            s->x[t] = take(&memory, n * (w->is_index ? 0 : w->layers[0].in_pad));
+            s->one_hot[t] = (int32_t *)take(&memory, n);
         }
-        for (int i = 0; i <= w->n_layer; i++) s->y[t][i] = take(&memory, (ptrdiff_t)BLOCK * w->layers[i].out_pad);
-        s->d_out[t] = take(&memory, (ptrdiff_t)BLOCK * w->layers[w->n_layer].out_pad);
+        for (int i = 0; i <= w->n_layer; i++) s->y[t][i] = take(&memory, n * w->layers[i].out_pad);
+        for (int i = 0; i < w->n_cell; i++) place_memory(net, &w->cells[i], &s->memories[t][i], &memory);
+        s->d_out[t] = take(&memory, n * w->layers[w->n_layer].out_pad);
     }
-    for (int i = 0; i < 2; i++) s->d[i] = take(&memory, (ptrdiff_t)BLOCK * net->widest);
+    s->keep = take(&memory, n + net->block_sequences);
+    for (int i = 0; i < 2; i++) s->d[i] = take(&memory, n * net->widest);
     s->logit_new = take(&memory, logits);
     s->logit_old = take(&memory, logits);
     s->extra = take(&memory, logits);
@@ -195,14 +245,20 @@ float *place_scratch(const network *net, scratch *s, float *memory) {
 }
 
 /* Floats that place_packed takes, or more. */
-ptrdiff_t packed_size(const network *net) { return net->packed_size + MAX_TOWER * 3 * (ZOO_MAX_LAYER + 1) * 32; }
+ptrdiff_t packed_size(const network *net) {
+    return net->packed_size + MAX_TOWER * 3 * (ZOO_MAX_LAYER + 1 + 2 * ZOO_MAX_CELL) * 32;
+}
 
 /* Floats that place_scratch takes, or more. */
 ptrdiff_t scratch_size(const network *net) {
-    ptrdiff_t n = (ptrdiff_t)BLOCK * 2 * net->widest;
+    const ptrdiff_t rows = net->block_rows, more = rows + net->block_sequences;
+    ptrdiff_t n = rows * 2 * net->widest + more;
     for (int t = 0; t < net->n_tower; t++) {
-        n += (ptrdiff_t)BLOCK * (net->towers[t].layers[0].in_pad + 1);
-        for (int i = 0; i <= net->towers[t].n_layer; i++) n += (ptrdiff_t)BLOCK * 2 * net->towers[t].layers[i].out_pad;
+        const tower *w = &net->towers[t];
+        n += rows * (w->layers[0].in_pad + 1);
+        for (int i = 0; i <= w->n_layer; i++) n += rows * 2 * w->layers[i].out_pad;
+        for (int i = 0; i < w->n_cell; i++)
+            n += rows * 2 * (w->cells[i].n_gate + w->cells[i].n_hidden) + more * 4 * w->cells[i].n_hidden;
     }
-    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 64 * 32;
+    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 96 * 32;
 }

@@ -1,9 +1,10 @@
-/* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics on a CPU in float32.
+/* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics, also with a memory, on a CPU in float32.
  *
  * zoo/backend/native/bindings.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
  * All arrays are row-major and contiguous. N: rows in memory, E: entries of an observation, O: width of one, K: independent
  * choices in an action, A: options of all choices together, D: dimensions of a continuous action, P: width of a flat logit
- * (A, or 2 * D: mu and then sigma).
+ * (A, or 2 * D: mu and then sigma). With a memory, entries of a batch are sequences of L steps: N of them, and N * L rows. B:
+ * steps of burn-in before each. H: hidden size of a layer of memory, G: its gates.
  */
 #ifndef ZOO_NATIVE_H
 #define ZOO_NATIVE_H
@@ -16,17 +17,19 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 5
+#define ZOO_ABI 6
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
 #define ZOO_MAX_LAYER 8
 #define ZOO_MAX_ENTRY 16
+#define ZOO_MAX_CELL 2     /* layers of memory */
 #define ZOO_MAX_THREAD 64
 
 enum zoo_level { ZOO_BASE = 0, ZOO_V3 = 1, ZOO_V4 = 2 };                           /* base: SSE2 or NEON */
 enum zoo_input { ZOO_FLOAT = 0, ZOO_NORMALIZED = 1, ZOO_INDEX = 2, ZOO_BOOL = 3 }; /* float, float, int64, uint8_t */
 enum zoo_activation { ZOO_TANH = 0, ZOO_RELU = 1 };
+enum zoo_cell_kind { ZOO_LSTM = 0, ZOO_GRU = 1, ZOO_MINGRU = 2 };
 enum zoo_distribution { ZOO_CATEGORICAL = 0, ZOO_GAUSSIAN = 1 };
 enum zoo_std { ZOO_STD_NONE = 0, ZOO_STD_FREE = 1, ZOO_STD_LAYER = 2 };            /* source of a Gaussian's log std */
 enum zoo_kind { ZOO_PPO = 0, ZOO_POLICY = 1, ZOO_VALUE = 2, ZOO_AUX = 3 };
@@ -76,6 +79,24 @@ typedef struct {
     zoo_linear layer[ZOO_MAX_LAYER];
 } zoo_trunk;
 
+/* One layer of memory, whose state is h [H] (of an LSTM: h, then c). x: from its input and with the bias, [G * H]; h: from its
+ * features of the step before, [G * H]; that of an LSTM has no bias, and minGRU has none (n_out 0). Gates, in this order:
+ *
+ *   ZOO_LSTM    i, f, g, o: c' = f * c + i * g, h' = o * tanh(c')
+ *   ZOO_GRU     r, z, n: n = tanh(x_n + r * h_n), h' = n + z * (h - n)
+ *   ZOO_MINGRU  z, n, both of x alone: h' = h + z * (n - h)
+ */
+typedef struct {
+    int32_t kind, n_hidden;               /* zoo_cell_kind; H, a multiple of 16 */
+    zoo_linear x, h;
+} zoo_cell;
+
+/* Layers of memory between a trunk and its heads; none: n_layer 0. The states of its layers stand one after the other. */
+typedef struct {
+    int32_t n_layer;
+    zoo_cell layer[ZOO_MAX_CELL];
+} zoo_core;
+
 /* An actor-critic. Heads that are absent have n_out 0. */
 typedef struct {
     int32_t n_entry;                      /* E */
@@ -89,6 +110,7 @@ typedef struct {
     float *log_std_grad;
     zoo_entry entry[ZOO_MAX_ENTRY];
     zoo_trunk actor, critic;
+    zoo_core actor_core, critic_core;     /* of each trunk; that of the critic may be without one */
     zoo_linear policy_head;               /* -> logits, or mu */
     zoo_linear std_head;                  /* -> log std, ZOO_STD_LAYER */
     zoo_linear value_head, aux_head;      /* -> 1; aux: on the actor's trunk */
@@ -104,9 +126,15 @@ typedef struct {
     double value_weight, entropy_weight, dual_clip, kl_penalty, bc_weight, grad_clip;
 } zoo_step;
 
-/* N rows that minibatches are gathered from; a step reads the columns that it needs, others may be NULL. */
+/* N rows, or sequences of L rows each, that minibatches are gathered from; a step reads the columns that it needs, others may
+ * be NULL. Columns of sequences are [N, L, ..]; obs, mask and is_first, which begin with the burn-in, [N, B + L, ..].
+ */
 typedef struct {
-    int64_t n_row;
+    int64_t n_row;                        /* N */
+    int32_t n_step, n_burn;               /* L, or 0: rows; B */
+    const uint8_t *is_first;              /* [N, B + L], of sequences: the state is 0 before the row */
+    const uint8_t *is_burned;             /* [N], if B > 0: the state before the L rows is that after the B rows, not the given one */
+    const float *actor_state, *critic_state;                    /* [N, n_state], of trunks with a memory: before the first row */
     const void *obs[ZOO_MAX_ENTRY];       /* of each entry: [N, O] float or uint8_t, or [N] int64; NULL: no step reads it */
     const uint8_t *mask;                  /* [N, A], 0: the option is not allowed; or NULL: all are */
     const void *action;                   /* [N, K] int64, or [N, D] float */
@@ -124,12 +152,15 @@ typedef struct {
 
 /* The blocks of a rollout that acting reads and writes; step t of a block starts t * stride bytes after its base. */
 typedef struct {
-    int32_t n_row, has_value;             /* B; value: only with a shared trunk */
+    int32_t n_row, has_value;             /* B */
     const char *obs[ZOO_MAX_ENTRY];       /* as in zoo_batch: [B, O] or [B] */
     const char *mask;                     /* [B, A] or NULL */
     const char *noise;                    /* [B, A] or [B, D] float; NULL: the mode */
     char *action, *logit, *value;         /* [B, K] int64 or [B, D] float; [B, P]; [B] */
+    float *actor_now, *critic_now;        /* [B, n_state], of trunks with a memory: before the next step; read and written */
+    char *actor_state, *critic_state;     /* [B, n_state]: after the step */
     int64_t obs_stride[ZOO_MAX_ENTRY], mask_stride, noise_stride, action_stride, logit_stride, value_stride;
+    int64_t actor_state_stride, critic_state_stride;
 } zoo_rollout;
 
 typedef struct zoo_workspace zoo_workspace;
@@ -137,7 +168,7 @@ typedef struct zoo_workspace zoo_workspace;
 ZOO_API int32_t zoo_abi(void);
 /* The number of its sources, ZOO_SOURCE (build.py); 0 if it was compiled without one. */
 ZOO_API uint32_t zoo_source(void);
-/* Sizes of the structs above in their order and the number of metrics (9 numbers), to tell a library of another build. */
+/* Sizes of the structs above in their order and the number of metrics (11 numbers), to tell a library of another build. */
 ZOO_API int32_t zoo_sizes(int64_t *sizes);
 ZOO_API int32_t zoo_level(void);
 /* Uses a level from now on (-1: the best); returns the one in use, which is lower if this CPU lacks it. */
@@ -147,7 +178,7 @@ ZOO_API int32_t zoo_set_level(int32_t level);
 ZOO_API zoo_workspace *zoo_workspace_new(void);
 ZOO_API void zoo_workspace_free(zoo_workspace *workspace);
 
-/* One gradient step for each of n_minibatch consecutive blocks of batch_size entries of index.
+/* One gradient step for each of n_minibatch consecutive blocks of batch_size entries of index, which count rows or sequences.
  *
  * There are one or two optimisers, each with the norm of its own. metrics: [n_minibatch, ZOO_N_METRIC]. A step whose norm is not
  * finite changes nothing but the gradients and is reported by its norm. Gradients are left as they were before the
@@ -157,17 +188,20 @@ ZOO_API int32_t zoo_epoch(zoo_workspace *workspace, const zoo_model *model, cons
                           const zoo_batch *batch, const zoo_adam *adam, int32_t n_adam, const int64_t *index,
                           int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread);
 
-/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; obs [E], mask: as in zoo_batch.
- * Returns a zoo_error.
+/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; obs [E], mask: as in zoo_batch;
+ * actor_state, critic_state [N, n_state]: before the row, of trunks with a memory. Returns a zoo_error.
  */
 ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, int64_t n_row, const void *const *obs,
-                            const uint8_t *mask, float *logit, float *value, float *aux_value, int32_t n_thread);
+                            const uint8_t *mask, const float *actor_state, const float *critic_state, float *logit,
+                            float *value, float *aux_value, int32_t n_thread);
 
 /* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
  * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.
  */
 ZOO_API int32_t zoo_act_begin(zoo_workspace *workspace, const zoo_model *model, const zoo_rollout *rollout);
-/* Acts on obs[t]: writes logit, action and, if has_value, value of step t. Returns a zoo_error. */
+/* Acts on obs[t]: writes logit, action, states and, if has_value, value of step t. Returns a zoo_error. */
 ZOO_API int32_t zoo_act(zoo_workspace *workspace, int64_t t);
+/* Sets the rows of x [n_row, width] to 0 that are marked. */
+ZOO_API void zoo_zero_rows(float *x, int64_t n_row, int64_t width, const uint8_t *marked);
 
 #endif
