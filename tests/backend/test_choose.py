@@ -122,7 +122,21 @@ FIELDS: dict[str, tuple[Space, dict[str, Any], str]] = {
     'layer norm': (OBS, dict(layer_norm=True), 'has no layer normalisation, as in actor_encoder'),
     'layers of the actor': (OBS, dict(actor_head=[8]), 'has no hidden layers in policy_head'),
     'layers of the critic': (OBS, dict(critic_head=[8]), 'has no hidden layers in value_head'),
-    'a memory': (OBS, dict(recurrent={'cell': 'gru'}), VARIANTS + 'RecurrentVAC'),
+    'a memory of 100 numbers': (
+        OBS,
+        dict(recurrent={'cell': 'gru', 'hidden_size': 100}),
+        'takes hidden sizes of a memory that are multiples of 16, and actor_core has 100',
+    ),
+    'three layers of memory': (
+        OBS,
+        dict(recurrent={'cell': 'lstm', 'n_layer': 3}),
+        'takes up to 2 recurrent layers and actor_core has 3',
+    ),
+    'a memory on layer norm': (
+        OBS,
+        dict(recurrent={'cell': 'lstm'}, layer_norm=True),
+        'has no layer normalisation, as in actor_encoder',
+    ),
     'simba': (OBS, dict(encoder='simba'), f'{NONE} Simba as actor_encoder'),
     'no network': (OBS, dict(encoder='flat'), f'{NONE} Flat as actor_encoder'),
     'nine layers': (OBS, dict(hidden_sizes=[4] * 9), 'takes up to 8 layers and actor_encoder has 9'),

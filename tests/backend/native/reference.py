@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from zoo.backend.native.bindings import (
     Activation,
+    Cell,
+    CellKind,
     Dist,
     Entry,
     Input,
@@ -20,6 +22,7 @@ from zoo.backend.native.bindings import (
     Surrogate,
     Trunk,
     ValueLoss,
+    Weights,
 )
 
 
@@ -38,13 +41,11 @@ class Case(NamedTuple):
     nvec: tuple[int, ...] | None = None  # number of options of each choice; None: one choice
     log_std: tuple[float, float] = (-10.0, 2.0)  # lower and upper bound
     state: int = 0  # width of a second entry, whose numbers only the critic sees, before the first; 0: there is none
+    cells: tuple[tuple[CellKind, int], ...] = ()  # kind and hidden size of each layer of memory
+    critic_cells: bool = True  # whether a critic with a trunk of its own has these layers too
 
 
-class Linear(NamedTuple):
-    """A linear layer in the form that the library reads."""
-
-    weight: Tensor  # [n_out, n_in] f32
-    bias: Tensor  # [n_out] f32
+N_GATE = {CellKind.LSTM: 4, CellKind.GRU: 3, CellKind.MINGRU: 2}
 
 
 class FlatState:
@@ -68,18 +69,33 @@ class Net:
         self.case, generator = case, torch.Generator().manual_seed(seed)
         self.params: dict[str, nn.Parameter] = {}
 
-        def add(name: str, n_in: int, n_out: int) -> Linear:
+        def add(name: str, n_in: int, n_out: int) -> Weights:
             for part, shape in (('weight', (n_out, n_in)), ('bias', (n_out,))):
                 x = torch.randn(shape, generator=generator) * (1.2 / math.sqrt(n_in) if part == 'weight' else 0.3)
                 self.params[f'{name}.{part}'] = nn.Parameter(x)
-            return Linear(self.params[f'{name}.weight'], self.params[f'{name}.bias'])
+            return Weights(self.params[f'{name}.weight'], self.params[f'{name}.bias'])
 
         def layers(name: str, n_in: int, sizes: tuple[int, ...]) -> Any:
             return [add(f'{name}.{i}', a, b) for i, (a, b) in enumerate(zip((n_in, *sizes), sizes, strict=False))]
 
+        def core(name: str, n_in: int) -> list[Cell]:
+            found = []
+            for i, (kind, n) in enumerate(case.cells):
+                n_out = N_GATE[kind] * n
+                x = add(f'{name}.cell{i}.x', n_in, n_out)
+                h = None if kind == CellKind.MINGRU else add(f'{name}.cell{i}.h', n, n_out)
+                if kind == CellKind.LSTM and h is not None:
+                    del self.params[f'{name}.cell{i}.h.bias']
+                    h = h._replace(bias=None)
+                found.append(Cell(kind, x, h))
+                n_in = n
+            return found
+
         actor = Trunk(layers('actor', case.obs, case.hidden))
-        policy, aux = add('policy', case.hidden[-1], case.action), add('aux', case.hidden[-1], 1)
-        std = add('std', case.hidden[-1], case.action) if case.state_std else None
+        actor_core = core('actor', case.hidden[-1])
+        n_feature = case.cells[-1][1] if case.cells else case.hidden[-1]
+        policy, aux = add('policy', n_feature, case.action), add('aux', n_feature, 1)
+        std = add('std', n_feature, case.action) if case.state_std else None
         if case.dist == Dist.GAUSSIAN and not case.state_std:
             # one is beyond the bound, where the clamp stops the gradient; one is on the bound, where it does not
             values = torch.tensor([2.5, 2.0, -0.5, 0.3, 0.0])[torch.arange(case.action) % 5]
@@ -88,7 +104,10 @@ class Net:
         if case.critic is not None:
             seen = (1, 0) if case.state else (0,)
             critic = Trunk(layers('critic', case.state + case.obs, case.critic), seen)
-        value = add('value', (case.critic or case.hidden)[-1], 1)
+        critic_core: list[Cell] = []
+        if case.critic is not None and case.critic_cells:
+            critic_core = core('critic', case.critic[-1])
+        value = add('value', n_feature if critic_core or case.critic is None else case.critic[-1], 1)
         names = list(self.params)
         of_critic = [name for name in names if name.split('.')[0] in ('critic', 'value')]
         groups = [names] if n_buffer == 1 else [[n for n in names if n not in of_critic], of_critic]
@@ -114,6 +133,8 @@ class Net:
             std,
             case.stop,
             *case.log_std,
+            actor_core,
+            critic_core,
         )
 
 
@@ -166,10 +187,91 @@ def each_entry(change: Callable[[Tensor], Tensor], obs: Any) -> Any:
     return change(obs)
 
 
+def sequences(
+    case: Case, n: int, n_step: int, n_burn: int = 0, seed: int = 0, resets: float = 0.2, **how: bool
+) -> dict[str, Any]:
+    """A batch of n sequences of n_step steps for the case, as zoo.policy.sequences has them; resets: share of the rows."""
+    g = torch.Generator().manual_seed(seed + 9)
+    length = n_burn + n_step
+    batch = rows(case, n * length, seed, **how)
+    batch = {name: each_entry(lambda x: x.unflatten(0, (n, length)), x) for name, x in batch.items()}
+    for name in batch.keys() - {'obs', 'mask'}:
+        batch[name] = batch[name][:, n_burn:].contiguous()
+    batch['is_first'] = torch.rand(n, length, generator=g) < resets
+    names = ['actor'] if case.critic is None or not case.critic_cells else ['actor', 'critic']
+    n_state = sum(size * (2 if kind == CellKind.LSTM else 1) for kind, size in case.cells)
+    batch['state'] = {name: torch.randn(n, n_state, generator=g) for name in names}
+    if n_burn:
+        batch['is_burned'] = torch.rand(n, generator=g) < 0.7
+    return batch
+
+
+def step_of(kind: CellKind, params: dict[str, Tensor], name: str, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and the next state of one layer of memory, by the formulas in zoo_native.h."""
+    sums = x @ params[f'{name}.x.weight'].t() + params[f'{name}.x.bias']
+    if kind == CellKind.MINGRU:
+        z, new = sums.chunk(2, -1)
+        h = state + z.sigmoid() * (new - state)
+        return h, h
+    h, *c = state.chunk(2, -1) if kind == CellKind.LSTM else [state]
+    of_h = h @ params[f'{name}.h.weight'].t()
+    if kind == CellKind.LSTM:
+        i, f, g, o = (sums + of_h).chunk(4, -1)
+        cell = f.sigmoid() * c[0] + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * cell.tanh()
+        return h, torch.cat([h, cell], -1)
+    of_h = of_h + params[f'{name}.h.bias']
+    (r, z, new), (r_h, z_h, new_h) = sums.chunk(3, -1), of_h.chunk(3, -1)
+    new = torch.tanh(new + (r + r_h).sigmoid() * new_h)
+    z = (z + z_h).sigmoid()
+    h = (1 - z) * new + z * h
+    return h, h
+
+
+def remember(
+    case: Case, params: dict[str, Tensor], name: str, x: Tensor, state: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Features [S, L, H] of inputs [S, L, n] behind all layers of memory, and the state after the last step."""
+    states = list(state.split([n * (2 if kind == CellKind.LSTM else 1) for kind, n in case.cells], -1))
+    found = []
+    for t in range(x.shape[1]):
+        y = x[:, t]
+        for i, (kind, _) in enumerate(case.cells):
+            before = torch.where(first[:, t, None], 0.0, states[i])
+            y, states[i] = step_of(kind, params, f'{name}.cell{i}', y, before)
+        found.append(y)
+    return torch.stack(found, 1), torch.cat(states, -1)
+
+
+def trunk_of(net: Net, params: dict[str, Tensor], name: str, obs: Tensor) -> Tensor:
+    """What an encoder gives for observations that are plain numbers."""
+    y = obs.double()
+    for i, _ in enumerate(net.case.hidden):
+        y = torch.tanh(y @ params[f'{name}.{i}.weight'].t() + params[f'{name}.{i}.bias'])
+    return y
+
+
+def through_memory(case: Case, params: dict[str, Tensor], name: str, x: Tensor, memory: dict[str, Any]) -> Tensor:
+    """Features [S * L, H] of the encoder's features [S, B + L, n], where memory has the columns of sequences."""
+    state, first = memory['state'][name].double(), memory['is_first']
+    n_burn = first.shape[1] - memory['n_step']
+    if n_burn:
+        with torch.no_grad():
+            _, burned = remember(case, params, name, x[:, :n_burn], state, first[:, :n_burn])
+        state = torch.where(memory['is_burned'][:, None], burned, state)
+    found, _ = remember(case, params, name, x[:, n_burn:], state, first[:, n_burn:])
+    return found.flatten(0, 1)
+
+
 def outputs(
-    net: Net, params: dict[str, Tensor], obs: Any, stop: bool, mask: Tensor | None = None
+    net: Net,
+    params: dict[str, Tensor],
+    obs: Any,
+    stop: bool,
+    mask: Tensor | None = None,
+    memory: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the flat logit, value and aux_value."""
+    """Returns the flat logit, value and aux_value; of sequences as rows, if `memory` has their columns, and n_step."""
     case, act = net.case, torch.tanh if net.case.activation == Activation.TANH else torch.relu
     obs, *more = obs if isinstance(obs, list) else [obs]
     x = nn.functional.one_hot(obs, case.obs).double() if case.input == Input.INDEX else obs.double()
@@ -184,7 +286,13 @@ def outputs(
             y = act(linear(f'{name}.{i}', y))
         return y
 
+    def own(x: Tensor) -> Tensor:
+        """The rows of a network without memory, after the burn-in."""
+        return x if memory is None else x[:, -memory['n_step'] :].flatten(0, 1)
+
     feature = trunk('actor', len(case.hidden), x)
+    if memory is not None:
+        feature = through_memory(case, params, 'actor', feature, memory) if case.cells else own(feature)
     logit = linear('policy', feature)
     if case.dist == Dist.GAUSSIAN:
         log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
@@ -194,10 +302,13 @@ def outputs(
         log_std = torch.where((log_std < low) | (log_std > high), bounded, log_std)
         logit = torch.cat([logit, log_std.exp()], 1)
     if mask is not None:
-        logit = logit.masked_fill(~mask, -torch.inf)
+        logit = logit.masked_fill(~own(mask), -torch.inf)
     critic = feature
     if case.critic is not None:
-        critic = trunk('critic', len(case.critic), torch.cat([*map(torch.Tensor.double, more), x], 1))
+        critic = trunk('critic', len(case.critic), torch.cat([*map(torch.Tensor.double, more), x], -1))
+        if memory is not None:
+            has_cells = case.cells and case.critic_cells
+            critic = through_memory(case, params, 'critic', critic, memory) if has_cells else own(critic)
     return logit, linear('value', critic.detach() if stop else critic)[:, 0], linear('aux', feature)[:, 0]
 
 
@@ -244,9 +355,15 @@ def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tenso
 def loss(net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
     """Returns the loss that a step minimises, and its metrics."""
     case = net.case
-    b = {name: x.double() if name != 'obs' and x.is_floating_point() else x for name, x in batch.items()}
+    b = {name: x.double() if name not in ('obs', 'state') and x.is_floating_point() else x for name, x in batch.items()}
+    memory = None
+    if 'is_first' in b:
+        memory = {name: b.get(name) for name in ('state', 'is_first', 'is_burned')}
+        memory['n_step'] = b['return_'].shape[1]
+        names = ('value', 'adv', 'return_', 'logit', 'action', 'weight')
+        b |= {name: b[name].flatten(0, 1) for name in names if name in b}
     w = b.get('weight', torch.ones_like(b['return_']))
-    logit, value, aux_value = outputs(net, params, b['obs'], case.stop, b.get('mask'))
+    logit, value, aux_value = outputs(net, params, b['obs'], case.stop, b.get('mask'), memory)
     total, metrics = torch.zeros((), dtype=torch.float64), {}
     log_ratio, entropy, kl = distribution(case, logit, b['logit'], b['action'])
     if step.kind in (Kind.PPO, Kind.POLICY):
