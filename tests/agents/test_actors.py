@@ -58,7 +58,7 @@ def test_function_gets_arrays_and_mask():
     with pytest.raises(
         ConfigError, match=r'act returned an array of shape \(3,\) but must return an action for each of the 2 rows'
     ):
-        function_mode(lambda obs, mask: np.zeros(3), 'bot').forward(obs, None)
+        function_mode(lambda obs, mask: np.zeros(3), 'agents.policies.bot.act').forward(obs, None)
 
 
 def test_draws_depend_on_seed_group_and_rollout_alone():

@@ -121,7 +121,10 @@ def _random_numbers(leaf: Box, action_mode: str, n: int, generator: torch.Genera
 
 
 def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
-    """Calls a function of (observations [R, *O], mask [R, n] or None), arrays, which returns an action for each row."""
+    """Calls a function of (observations [R, *O], mask [R, n] or None), arrays, which returns an action for each row.
+
+    Args: name: of the function in messages.
+    """
 
     def forward(obs: Obs, state: State = None) -> dict[str, Any]:
         arrays = map_tensors(lambda x: x.numpy(force=True), obs)
@@ -132,7 +135,7 @@ def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
         action = torch.as_tensor(np.asarray(act(arrays, mask)))
         if action.shape[:1] != (n,):
             raise ConfigError(
-                f'agents.policies.{name}.act returned an array of shape {tuple(action.shape)} but must return an action for each '
+                f'{name} returned an array of shape {tuple(action.shape)} but must return an action for each '
                 f'of the {n} rows.'
             )
         return {'action': action}

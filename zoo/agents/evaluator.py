@@ -25,6 +25,7 @@ class AgentEvaluator(Evaluator):
 
     Args: layout: of the envs; modes: of every policy, by its name in the layout; drawing: policies whose actions are always
       drawn; others: as of `Evaluator`.
+    Attributes: draws: whether any policy draws its actions.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class AgentEvaluator(Evaluator):
             mode = EvalMode(self._joint.forward, sample=self._joint.sample)
         super().__init__(env, mode, n_episode, max_episode_steps, deterministic=deterministic, infos=infos, quiet=quiet)
         self._layout = layout
+        self.draws = bool(drawing) or not deterministic
 
     def _play(
         self, seed: np.random.SeedSequence, generator: torch.Generator, tally: Tally, stop: Callable[[], bool]

@@ -26,18 +26,28 @@ UNSEEDED = ('shimmy',)
 
 def make_game(cfg: EnvConfig) -> AgentGame:
     """The env of a section, as a game. Raises: UnsupportedEnvError if it has one agent; errors of `make_env`."""
+    game, kind = find_game(cfg)
+    if game is None:
+        raise UnsupportedEnvError(
+            f'env {env_name(cfg)!r}: {kind} is an env of one agent; leave the section agents out.'
+        )
+    return game
+
+
+def find_game(cfg: EnvConfig) -> tuple[AgentGame | None, str]:
+    """The env of a section as a game, None for an env of one agent; and the name of its class. Raises: errors of `make_env`."""
     name = env_name(cfg)
     env = make_source(cfg, name)
     if cfg.wrappers:
         from zoo.env.wrappers import apply_wrappers  # few configs have any
 
         env = apply_wrappers(env, cfg.wrappers, name, has_several_agents)
+    kind = type(getattr(env, 'unwrapped', env)).__name__
     game = game_of(env, name)
     if game is None:
-        kind = type(getattr(env, 'unwrapped', env)).__name__
-        raise UnsupportedEnvError(f'env {name!r}: {kind} is an env of one agent; leave the section agents out.')
+        return None, kind
     game.reward_weights = cfg.reward_weights
-    return game
+    return game, kind
 
 
 def game_of(env: Any, name: str) -> AgentGame | None:

@@ -139,7 +139,7 @@ def _actor(name: str, differs: Any, group: Group, action_mode: str) -> Actor:
     if kind == RANDOM:
         return Actor(random_mode(group.action_space, action_mode), draws=True)
     if kind == FUNCTION:
-        return Actor(function_mode(load_function(name, differs['act']), name), draws=False)
+        return Actor(function_mode(load_function(name, differs['act']), f'agents.policies.{name}.act'), draws=False)
     policy = load_policy(saved_file(differs['path'], differs.get('policy')))
     if (policy.obs_space, policy.action_space) != (group.obs_space, group.action_space):
         raise UserError(

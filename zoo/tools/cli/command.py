@@ -105,10 +105,12 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
 
 def _names_code(args: argparse.Namespace) -> bool:
     """Whether the user may have named modules of code. With the config of a checkpoint only certain arguments can do so."""
-    is_from_checkpoint = 'checkpoint' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
+    is_from_checkpoint = (
+        'checkpoint' in args or 'players' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
+    )
     words = []
     if 'overrides' in args:
-        words = [getattr(args, 'config', None) or '', *args.overrides]
+        words = [getattr(args, 'config', None) or '', *getattr(args, 'players', ()), *args.overrides]
     return not is_from_checkpoint or bool(args.imports) or args.trust or any(':' in word for word in words)
 
 

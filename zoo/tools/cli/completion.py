@@ -55,7 +55,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
         'overrides': _overrides,
         'env': lambda **_: _kept('--env', partial(_called, 'zoo.env.ids', 'offered_ids')),
         'kind': lambda action, **_: (action.help or '').split(', '),
-        **dict.fromkeys(('checkpoint', 'resume', 'runs'), _runs),
+        **dict.fromkeys(('checkpoint', 'resume', 'runs', 'players'), _runs),
     }
     for command in commands.choices.values():
         for action in command._actions:

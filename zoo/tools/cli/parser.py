@@ -37,6 +37,7 @@ COMMANDS = {
     'eval': Command('evaluate a checkpoint on its env, or on another one', RUN, 'episodes'),
     'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
+    'match': Command('let runs, snapshots and heuristics of a game play each other, and rate them', RUN, 'match'),
     'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
     'fork': Command('begin a new run with the state of another one, and other settings', RUN, 'fork'),
     'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'start'),
