@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from zoo.run.observers.base import Callback as Callback
     from zoo.run.observers.stop_rules import StopRule as StopRule
     from zoo.run.policy_file import load_policies as load_policies, load_policy as load_policy
-    from zoo.run.result import TrainResult as TrainResult
+    from zoo.run.result import RoundResult as RoundResult, TrainResult as TrainResult
     from zoo.tools.imitation.demonstrations import (
         record_demonstrations as record_demonstrations,
         save_demonstrations as save_demonstrations,
@@ -82,7 +82,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.observers.base': 'Callback',
         'zoo.run.observers.stop_rules': 'StopRule',
         'zoo.run.policy_file': 'load_policies load_policy',
-        'zoo.run.result': 'TrainResult',
+        'zoo.run.result': 'RoundResult TrainResult',
         'zoo.tools.imitation.demonstrations': 'record_demonstrations save_demonstrations',
         'zoo.tools.imitation.pretrain': 'pretrain',
         'zoo.tools.matches.match': 'match MatchResult',

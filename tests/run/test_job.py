@@ -181,6 +181,29 @@ def test_job_of_a_plain_config_is_run_round_by_round_and_tells_callbacks_of_the_
     assert starts == [0]
 
 
+def test_round_returns_the_episodes_metrics_and_evaluation_that_it_had(tmp_path: Path) -> None:
+    # 4 envs with episodes of 5 steps, of which 3 each end in the steps 0..15, 16..31 and 32..47
+    config = job_config(tmp_path, policy=dict(eval=dict(eval_freq=120)))
+    with SerialJob(config) as job:
+        first = job.iteration()
+        assert (first.returns, first.lengths, first.evaluation) == ([5.0] * 12, [5] * 12, None)
+        assert (first.env_step, first.train_iter) == (64, 4)  # 2 epochs of 2 minibatches
+        episodes = job.collect_round()
+        metrics = job.learn_round()
+        second = job.iteration()
+    assert episodes == ([5.0] * 12, [5] * 12)
+    assert metrics is not None and metrics.keys() == first.metrics.keys() >= {'policy_loss', 'value_loss'}
+    assert metrics['policy_loss'].dim() == 0 and metrics is not second.metrics
+    assert second.evaluation is not None and second.evaluation.returns == [5.0, 5.0]
+
+
+def test_round_of_a_pipeline_of_ones_own_has_the_episodes_of_both(tmp_path: Path) -> None:
+    with EverySecond(resolve_config(job_config(tmp_path, pipeline='every_second_test'))) as job:
+        assert len(job.iteration().metrics) == 0 < len(job.iteration().metrics)
+    with Times(resolve_config(job_config(tmp_path, pipeline='times_test'))) as job:
+        assert job.iteration().returns == [5.0] * (12 + 12)
+
+
 @pytest.mark.parametrize(
     ('answer', 'reason'),
     [('stop', 'on_evaluation asked for it'), ('stop: enough is known', 'enough is known')],

@@ -324,6 +324,9 @@ class RunBuilder:
         progress = self.progress
         checkpoint = self._checkpoint
         stop_value = cfg.policy.eval.stop_value
+        if checkpoint is not None:
+            numbers = saved_run(checkpoint).state.own_numbers
+            job.own_numbers.load_state_dict({name: dict(values) for name, values in numbers.items()})
         if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
             job.stop_reason = ''
         path: Path | None = None

@@ -10,6 +10,7 @@ import torch
 from zoo.core.ranks import ALONE, Ranks
 from zoo.env.adapter import takes_keyword
 from zoo.policy.metrics import over_ranks
+from zoo.run.log.own_numbers import OwnNumbers
 from zoo.run.observers.base import Parts, RunView
 from zoo.worker.infos import InfoTally, Recent
 
@@ -114,6 +115,10 @@ class Agreement:
         if self.is_alone or not takes_keyword(metrics, 'ranks'):  # a user's own collector may know of none
             return metrics()
         return metrics(ranks=self._ranks)
+
+    def own_numbers(self, numbers: OwnNumbers) -> dict[str, float]:
+        """The numbers that users' code gave all ranks since the last line of the log."""
+        return numbers.take(self._ranks)
 
     def _counters(self) -> list[int]:
         collector = self._parts.collector

@@ -22,12 +22,14 @@ from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.learner import Learner
+from zoo.run.log.own_numbers import OwnNumbers
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
-from zoo.run.result import TrainResult
+from zoo.run.result import RoundResult, TrainResult
 from zoo.run.resume import files_of_others, meta_of, state_of
 from zoo.run.roster import ONE_LEARNER, Roster
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
+from zoo.worker.infos import Episodes
 
 
 def _never() -> bool:
@@ -71,6 +73,8 @@ class SerialJob(RunView):
         self.stop_requested: Callable[[], bool] = lambda: False
         self.stop_reason: str | None = None
         self.is_whole = True
+        self.own_numbers = OwnNumbers()
+        self._round = RoundResult()  # of the current round, or of calls outside of a round
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._ranks = ranks
         self.leads = ranks.rank == 0
@@ -115,16 +119,23 @@ class SerialJob(RunView):
         """Tells the observers, once, that the run begins; the first iteration calls it if nobody has."""
         self._tell_once('on_start')
 
-    def iteration(self) -> None:
-        """Runs one round: collects, learns, and tells the observers, which evaluate and save if due."""
+    def iteration(self) -> RoundResult:
+        """Runs one round: collects, learns, and tells the observers, which evaluate and save if due; returns what it did."""
         self.start()
+        self._round = found = RoundResult()
         self._tell('before_round')
         self.collect_round()
         self.learn_round()
+        found.env_step = self.env_step
+        found.train_iter = self.train_iter
         self._tell('after_round')
+        return found
 
-    def collect_round(self) -> None:
-        """Collects one rollout, makes samples of it and pushes them into the buffers of the learners."""
+    def collect_round(self) -> Episodes | None:
+        """Collects one rollout, makes samples of it and pushes them into the buffers of the learners.
+
+        Returns: the episodes that ended in it, in this process. A pipeline of one's own need not return any.
+        """
         if self._learn_step is None:
             self._learn_step = self.env_step
         else:
@@ -139,6 +150,10 @@ class SerialJob(RunView):
                 self.learner = self.learners[name]
                 self._push(self.learner, rollout)
             self.learner = self._first
+        episodes = self.collector.episodes.newest
+        self._round.returns += episodes.returns
+        self._round.lengths += episodes.lengths
+        return episodes
 
     def _push(self, learner: Learner, rollout: Rollout) -> None:
         """Makes samples of a rollout, and pushes them into the buffer of its learner."""
@@ -151,8 +166,12 @@ class SerialJob(RunView):
         learner.push(samples)
         self.is_whole = True
 
-    def learn_round(self) -> None:
-        """Runs one round of updates of each learner, on the batches of its buffer."""
+    def learn_round(self) -> Metrics | None:
+        """Runs one round of updates of each learner, on the batches of its buffer.
+
+        Returns: the metrics, 0-dim tensors by their names in the log without the group's name, with those that callbacks
+          add. A pipeline of one's own need not return any.
+        """
         if self._learn_step is None:
             env_step = self.env_step
         else:
@@ -172,6 +191,8 @@ class SerialJob(RunView):
         with self.timer.part('log'):
             self._tell('on_update', metrics)
             self._tell('on_metrics', metrics)
+        self._round.metrics |= metrics
+        return metrics
 
     def _learn(self, learner: Learner, env_step: int) -> Metrics:
         """Runs one round of updates of a learner; returns its metrics by their names in the log, without the group's name."""
@@ -194,6 +215,7 @@ class SerialJob(RunView):
         if evaluation is not None:
             self.progress.eval_step = self.env_step
             self.progress.last_return = evaluation.return_mean
+            self._round.evaluation = evaluation
             with self.timer.part('log'):
                 self._tell('on_evaluate', evaluation)
             self._tell('after_evaluation', evaluation)
@@ -262,6 +284,9 @@ class SerialJob(RunView):
         league = self._run.roster.state_dict()
         if league:
             state['league'] = league
+        own = self.own_numbers.state_dict()
+        if own:
+            state['own_numbers'] = own
         return state
 
     def close(self) -> None:

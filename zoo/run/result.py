@@ -18,12 +18,14 @@ from typing import Any, TypeGuard
 import torch
 
 from zoo.core import VERSION
+from zoo.core.data import Metrics
 from zoo.core.errors import UserError, show_error
 from zoo.core.files import read_small, whole_file
 from zoo.core.processes import STOP_REQUESTS, n_core
 from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.policy.base import Policy
+from zoo.worker.evaluator import Evaluation
 
 NAME = 'result.json'
 FEW = 4  # least points of a curve of evaluations
@@ -71,6 +73,24 @@ class TrainResult:
         with suppress(UserError):
             return TOOL_REGISTRY.get('html_of_run')(self.run_dir, repr(self))
         return None
+
+
+@dataclass
+class RoundResult:
+    """What one round of a run did, see `SerialJob.iteration`.
+
+    env_step, train_iter: counters of the run after it; of several ranks, those of all.
+    returns, lengths: undiscounted returns and lengths [env steps] of the training episodes that ended in it, of this process.
+    metrics: of its updates, 0-dim tensors by their names in the log without the group's name, e.g. 'policy_loss'.
+    evaluation: of the policy after it, if one was due.
+    """
+
+    env_step: int = 0
+    train_iter: int = 0
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+    evaluation: Evaluation | None = None
 
 
 def _number_text(value: float | None) -> str:

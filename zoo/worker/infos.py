@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -270,10 +270,18 @@ def success_of(means: Mapping[str, float]) -> float | None:
     return next((means[key] for key in SUCCESS if key in means), None)
 
 
+class Episodes(NamedTuple):
+    """Undiscounted returns and lengths of the episodes that ended in a rollout, in order of time."""
+
+    returns: list[float]
+    lengths: list[int]
+
+
 class EpisodeTracker:
     """Undiscounted returns and lengths of the last training episodes (see `Recent`), updated once per rollout.
 
-    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
+    Attributes: newest: the episodes that ended in the last rollout; infos: the env's own numbers of episodes, which come
+      when an episode ends; n_reset: episodes begun.
     """
 
     def __init__(self, n_env: int) -> None:
@@ -281,6 +289,7 @@ class EpisodeTracker:
         self.lengths = Recent()
         self.n_episode = 0
         self.n_reset = 0
+        self.newest = Episodes([], [])
         self.infos = InfoTally()
         self._return = np.zeros(n_env)
         self._length = np.zeros(n_env, dtype=np.int64)
@@ -313,9 +322,10 @@ class EpisodeTracker:
             whole = np.ones(len(t), dtype=bool)
         else:
             whole = ~is_broken.numpy(force=True)[t, b]
-        for kept, sums in ((self.returns, total), (self.lengths, length)):
-            kept.add((sums[t + 1, b] - sums[before[t, b], b])[whole].tolist())
-        self.n_episode += int(np.count_nonzero(whole))
+        self.newest = Episodes(*((sums[t + 1, b] - sums[before[t, b], b])[whole].tolist() for sums in (total, length)))
+        self.returns.add(self.newest.returns)
+        self.lengths.add(self.newest.lengths)
+        self.n_episode += len(self.newest.returns)
         self.n_reset += len(t)
         self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
 

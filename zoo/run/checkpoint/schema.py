@@ -85,6 +85,16 @@ class Counter(Strict):
     agent_step: Count | None = None  # of envs of several agents
 
 
+class OwnNumber(Strict):
+    """A lifetime of `job.log`, see `zoo.run.log.own_numbers.Fold`."""
+
+    n: Count
+    total: float
+    least: float
+    greatest: float
+    last: float
+
+
 class SavedState(Strict):
     """The state of a run, by the component that loads it; it is not checked yet whether it fits there."""
 
@@ -94,6 +104,7 @@ class SavedState(Strict):
     counter: Counter
     stop: Annotated[dict[str, State], Field(max_length=MAX_ENTRIES)] = {}
     league: State = {}  # of self-play
+    own_numbers: Annotated[dict[str, OwnNumber], Field(max_length=MAX_ENTRIES)] = {}  # lifetimes of `job.log`
 
 
 def saved_run(checkpoint: Checkpoint) -> SavedRun:

@@ -426,6 +426,7 @@ class Report(Observer):
             row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
         own = infos.metrics() | self._agreement.metrics(reward_metrics(collector.block.steps))
         row |= {f'collect/{name}': value for name, value in own.items()}
+        row |= self._agreement.own_numbers(job.own_numbers)
         row |= self._agreement.collector_metrics()  # of runners or agents, where there are any
         now = job.clocks()
         before, n_before = self._last

@@ -22,6 +22,7 @@ from zoo.policy.base import Policy
 from zoo.policy.modes import LearnMode
 from zoo.run.base_config import JobConfig
 from zoo.run.learner import Learner
+from zoo.run.log.own_numbers import How, OwnNumbers, Reduce
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, Evaluator
@@ -81,6 +82,7 @@ class RunView(Protocol):
     collector: Collector
     parts: Parts
     progress: Progress
+    own_numbers: OwnNumbers
 
     @property
     def policy(self) -> Policy:
@@ -149,6 +151,18 @@ class RunView(Protocol):
         if self.stop_reason is None:
             logger.info('the run ends after this round%s', f': {reason}' if reason else '')
             self.stop_reason = reason or 'stop() was called'
+
+    def log(
+        self, name: str, value: Any, reduce: Reduce = 'mean', window: int | None = None, lifetime: bool = False
+    ) -> None:
+        """Gives the log a number of one's own; the next line has one number of all that came since the last line.
+
+        Args: name: 'group/name'; without a group it is 'own/name'; value: a number, or a list or array of numbers, each of
+          which counts; reduce: 'mean', 'sum', 'min', 'max' or 'last' of them; window: of the last so many numbers instead;
+          lifetime: of all numbers of the run, those before a resume included. Of several ranks, their numbers together.
+        Raises: UserError for a group of zoo's own, no number, or another reduction than before.
+        """
+        self.own_numbers.add(name, value, How(reduce, window, lifetime))
 
     def reset_env(self) -> None:
         """Begins new episodes in the training envs, from seeds that depend on the run's seed and env step."""
