@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.pipeline import serial_pipeline
 from zoo.run.job import SerialJob
-from zoo.run.log.own_numbers import How, OwnNumbers
+from zoo.run.log.own_numbers import OwnNumbers, Reduction
 
 
 class TwoRanks(Ranks):
@@ -29,12 +29,10 @@ class TwoRanks(Ranks):
         return [value, value]
 
 
-@pytest.mark.parametrize(
-    ('reduce', 'want'), [('mean', 3.0), ('sum', 12.0), ('min', 1.0), ('max', 6.0), ('last', 2.0)]
-)
+@pytest.mark.parametrize(('reduce', 'want'), [('mean', 3.0), ('sum', 12.0), ('min', 1.0), ('max', 6.0), ('last', 2.0)])
 def test_numbers_of_a_line_are_reduced(reduce: Any, want: float) -> None:
     own = OwnNumbers()
-    how = How(reduce, None, False)
+    how = Reduction(reduce, None, False)
     own.add('x', 1, how)
     own.add('x', [3.0, 6.0], how)  # each of a list counts
     own.add('x', torch.tensor(2), how)
@@ -46,15 +44,15 @@ def test_numbers_of_a_line_are_reduced(reduce: Any, want: float) -> None:
 def test_window_has_the_last_numbers_and_lifetime_all() -> None:
     own = OwnNumbers()
     for x in (1.0, 2.0, 6.0):
-        own.add('a/window', x, How('mean', 2, False))
-        own.add('a/life', x, How('sum', None, True))
+        own.add('a/window', x, Reduction('mean', 2, False))
+        own.add('a/life', x, Reduction('sum', None, True))
     assert own.take() == {'a/window': 4.0, 'a/life': 9.0}  # (2 + 6) / 2
-    own.add('a/window', np.array([10.0]), How('mean', 2, False))
+    own.add('a/window', np.array([10.0]), Reduction('mean', 2, False))
     assert own.take() == {'a/window': 8.0, 'a/life': 9.0}  # (6 + 10) / 2
 
 
 def test_lifetime_is_continued_by_a_resume_with_numbers_since_the_last_line() -> None:
-    how = How('mean', None, True)
+    how = Reduction('mean', None, True)
     own = OwnNumbers()
     own.add('x', [1.0, 2.0], how)
     own.take()
@@ -70,25 +68,25 @@ def test_lifetime_is_continued_by_a_resume_with_numbers_since_the_last_line() ->
 def test_ranks_reduce_the_numbers_of_all() -> None:
     own = OwnNumbers()
     for name, reduce in (('mean', 'mean'), ('sum', 'sum')):
-        own.add(name, [1.0, 5.0], How(reduce, None, False))  # type: ignore[arg-type]
+        own.add(name, [1.0, 5.0], Reduction(reduce, None, False))  # type: ignore[arg-type]
     assert own.take(TwoRanks()) == {'own/mean': 3.0, 'own/sum': 12.0}
 
 
 @pytest.mark.parametrize(
     ('name', 'value', 'how', 'words'),
     [
-        ('learn/x', 1, How('mean', None, False), "group 'learn' is that of zoo; use another group"),
-        ('', 1, How('mean', None, False), "got the name ''; give a text"),
-        ('x', 1, How('median', None, False), "reduce='median'; use one of mean, sum, min, max, last"),  # type: ignore[arg-type]
-        ('x', 1, How('mean', 0, False), 'window=0; use a number of values from 1 on'),
-        ('x', 1, How('mean', 5, True), 'got window and lifetime; use one of the two'),
-        ('x', 'far', How('mean', None, False), "got 'far'; give a number, or a list or array of numbers"),
-        ('x', None, How('mean', None, False), 'got None; give a number'),
-        ('x', '7', How('mean', None, False), "got '7'; give a number"),
-        ('x', [[1.0], [1.0, 2.0]], How('mean', None, False), 'got [[1.0], [1.0, 2.0]]; give a number'),
+        ('learn/x', 1, Reduction('mean', None, False), "group 'learn' is that of zoo; use another group"),
+        ('', 1, Reduction('mean', None, False), "got the name ''; give a text"),
+        ('x', 1, Reduction('median', None, False), "reduce='median'; use one of mean, sum, min, max, last"),  # type: ignore[arg-type]
+        ('x', 1, Reduction('mean', 0, False), 'window=0; use a number of values from 1 on'),
+        ('x', 1, Reduction('mean', 5, True), 'got window and lifetime; use one of the two'),
+        ('x', 'far', Reduction('mean', None, False), "got 'far'; give a number, or a list or array of numbers"),
+        ('x', None, Reduction('mean', None, False), 'got None; give a number'),
+        ('x', '7', Reduction('mean', None, False), "got '7'; give a number"),
+        ('x', [[1.0], [1.0, 2.0]], Reduction('mean', None, False), 'got [[1.0], [1.0, 2.0]]; give a number'),
     ],
 )
-def test_what_the_log_cannot_take_is_refused_in_a_sentence(name: str, value: Any, how: How, words: str) -> None:
+def test_what_the_log_cannot_take_is_refused_in_a_sentence(name: str, value: Any, how: Reduction, words: str) -> None:
     with pytest.raises(UserError) as error:
         OwnNumbers().add(name, value, how)
     assert words in str(error.value)
@@ -96,9 +94,9 @@ def test_what_the_log_cannot_take_is_refused_in_a_sentence(name: str, value: Any
 
 def test_one_name_has_one_reduction() -> None:
     own = OwnNumbers()
-    own.add('x', 1, How('mean', None, False))
+    own.add('x', 1, Reduction('mean', None, False))
     with pytest.raises(UserError, match="reduce='mean', window=None, lifetime=False before and now with reduce='sum'"):
-        own.add('x', 1, How('sum', None, False))
+        own.add('x', 1, Reduction('sum', None, False))
 
 
 class Distances:
@@ -122,7 +120,9 @@ def test_log_of_a_run_has_them_and_a_resume_continues_lifetimes(tmp_path: Path) 
     assert [line['count/rollouts'] for line in mine] == [i + 1.0 for i in range(n)]
     again = serial_pipeline(resume=result.run_dir, overrides=['max_env_step=384'], callbacks=[Distances])
     last = json.loads((again.run_dir / 'metrics.jsonl').read_text().splitlines()[-2])
-    assert last['count/rollouts'] == n + last['own/distance'] - 0.5  # distance is the rollout since the resume, and a half
+    assert (
+        last['count/rollouts'] == n + last['own/distance'] - 0.5
+    )  # distance is the rollout since the resume, and a half
 
 
 def test_nan_is_logged_and_saved(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class How:
+class Reduction:
     """How the numbers of one name are reduced, see `RunView.log`."""
 
     reduce: Reduce
@@ -62,12 +62,12 @@ class OwnNumbers:
     """The numbers since the last line of the log, by name; of a lifetime or a window those before too."""
 
     def __init__(self) -> None:
-        self._hows: dict[str, How] = {}
+        self._hows: dict[str, Reduction] = {}
         self._folds: dict[str, Fold] = {}  # since the last line
         self._windows: dict[str, deque[float]] = {}
         self._lifetimes: dict[str, Fold] = {}  # until the last line, of all ranks
 
-    def add(self, name: str, value: Any, how: How) -> None:
+    def add(self, name: str, value: Any, how: Reduction) -> None:
         """Adds a number, or all of an array, under a name. Raises: UserError for what the log cannot take."""
         full_name = _full_name(name)
         before = self._hows.get(full_name)
@@ -102,7 +102,7 @@ class OwnNumbers:
                 line[name] = fold.reduced(how.reduce)
         return line
 
-    def _since_line(self) -> dict[str, tuple[How, Fold]]:
+    def _since_line(self) -> dict[str, tuple[Reduction, Fold]]:
         """The numbers of each name for the next line, and how they are reduced; those of its window, if it has one."""
         found = {}
         for name, how in self._hows.items():
@@ -125,9 +125,9 @@ class OwnNumbers:
         self._lifetimes = {name: Fold(**values) for name, values in state.items()}
 
 
-def _merged(found: list[dict[str, tuple[How, Fold]]]) -> dict[str, tuple[How, Fold]]:
+def _merged(found: list[dict[str, tuple[Reduction, Fold]]]) -> dict[str, tuple[Reduction, Fold]]:
     """The numbers of all ranks, in their order."""
-    merged: dict[str, tuple[How, Fold]] = {}
+    merged: dict[str, tuple[Reduction, Fold]] = {}
     for of_rank in found:
         for name, (how, fold) in of_rank.items():
             whole = merged.setdefault(name, (how, Fold()))[1]
@@ -144,7 +144,7 @@ def _full_name(name: str) -> str:
     return f'own/{name}'
 
 
-def _check(name: str, how: How) -> None:
+def _check(name: str, how: Reduction) -> None:
     """Raises: UserError for a name or a reduction that the log cannot have."""
     group = name.partition('/')[0]
     if '/' in name and group in GROUPS_OF_ZOO:
@@ -172,5 +172,5 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     return array.astype(np.float64).ravel()
 
 
-def _words(how: How) -> str:
+def _words(how: Reduction) -> str:
     return f'reduce={how.reduce!r}, window={how.window}, lifetime={how.lifetime}'

@@ -22,7 +22,7 @@ from zoo.policy.base import Policy
 from zoo.policy.modes import LearnMode
 from zoo.run.base_config import JobConfig
 from zoo.run.learner import Learner
-from zoo.run.log.own_numbers import How, OwnNumbers, Reduce
+from zoo.run.log.own_numbers import OwnNumbers, Reduce, Reduction
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, Evaluator
@@ -162,7 +162,7 @@ class RunView(Protocol):
           lifetime: of all numbers of the run, those before a resume included. Of several ranks, their numbers together.
         Raises: UserError for a group of zoo's own, no number, or another reduction than before.
         """
-        self.own_numbers.add(name, value, How(reduce, window, lifetime))
+        self.own_numbers.add(name, value, Reduction(reduce, window, lifetime))
 
     def reset_env(self) -> None:
         """Begins new episodes in the training envs, from seeds that depend on the run's seed and env step."""
