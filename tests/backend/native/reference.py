@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.backend.native.bindings import (
     Activation,
-    Cell,
+    MemoryLayer,
     CellKind,
     Dist,
     Entry,
@@ -78,7 +78,7 @@ class Net:
         def layers(name: str, n_in: int, sizes: tuple[int, ...]) -> Any:
             return [add(f'{name}.{i}', a, b) for i, (a, b) in enumerate(zip((n_in, *sizes), sizes, strict=False))]
 
-        def core(name: str, n_in: int) -> list[Cell]:
+        def core(name: str, n_in: int) -> list[MemoryLayer]:
             found = []
             for i, (kind, n) in enumerate(case.cells):
                 n_out = N_GATE[kind] * n
@@ -87,7 +87,7 @@ class Net:
                 if kind == CellKind.LSTM and h is not None:
                     del self.params[f'{name}.cell{i}.h.bias']
                     h = h._replace(bias=None)
-                found.append(Cell(kind, x, h))
+                found.append(MemoryLayer(kind, x, h))
                 n_in = n
             return found
 
@@ -104,7 +104,7 @@ class Net:
         if case.critic is not None:
             seen = (1, 0) if case.state else (0,)
             critic = Trunk(layers('critic', case.state + case.obs, case.critic), seen)
-        critic_core: list[Cell] = []
+        critic_core: list[MemoryLayer] = []
         if case.critic is not None and case.critic_cells:
             critic_core = core('critic', case.critic[-1])
         value = add('value', n_feature if critic_core or case.critic is None else case.critic[-1], 1)

@@ -158,7 +158,7 @@ class Weights(NamedTuple):
     bias: Tensor | None  # [n_out]
 
 
-class Cell(NamedTuple):
+class MemoryLayer(NamedTuple):
     """A layer of memory; h: None for minGRU."""
 
     kind: CellKind
@@ -204,8 +204,8 @@ class Model:
         stop_value_gradient: bool = False,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
-        actor_core: Sequence[Cell] = (),
-        critic_core: Sequence[Cell] = (),
+        actor_core: Sequence[MemoryLayer] = (),
+        critic_core: Sequence[MemoryLayer] = (),
     ) -> None:
         self.entries = entries
         cores = {'actor': actor_core, 'critic': critic_core}
@@ -472,7 +472,7 @@ def _linear(layer: nn.Linear | Weights | None) -> ctypes.Structure:
     )
 
 
-def _core(cells: Sequence[Cell]) -> ctypes.Structure:
+def _core(cells: Sequence[MemoryLayer]) -> ctypes.Structure:
     if len(cells) > MAX_CELL:
         raise ValueError(f'a memory has {len(cells)} layers; the native executor takes at most {MAX_CELL}')
     found = [CellStruct(kind=cell.kind, n_hidden=cell.n_hidden, x=_linear(cell.x), h=_linear(cell.h)) for cell in cells]

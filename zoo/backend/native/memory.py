@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoo.backend.native.bindings import MAX_CELL, Cell, CellKind, Weights
+from zoo.backend.native.bindings import MAX_CELL, MemoryLayer, CellKind, Weights
 from zoo.model.recurrent import GRU, LSTM, Core, MinGRU, RecurrentPPG, RecurrentVAC
 
 MODELS = (RecurrentVAC, RecurrentPPG)
@@ -39,16 +39,16 @@ def shares_as_encoder(model: Any) -> bool:
     return (model.critic_core is model.actor_core) == (model.critic_encoder is model.actor_encoder)
 
 
-def cells_of(core: Core | None) -> list[Cell]:
+def cells_of(core: Core | None) -> list[MemoryLayer]:
     """Describes the layers of a memory without obstacle."""
     if core is None:
         return []
     return [_cell(layer) for layer in core.layers]
 
 
-def _cell(layer: nn.Module) -> Cell:
+def _cell(layer: nn.Module) -> MemoryLayer:
     weights: dict[str, Tensor] = dict(layer.named_parameters())
     of_features = None
     if 'weight_h' in weights:
         of_features = Weights(weights['weight_h'], weights.get('bias_h'))
-    return Cell(CELLS[type(layer)], Weights(weights['weight_x'], weights['bias']), of_features)
+    return MemoryLayer(CELLS[type(layer)], Weights(weights['weight_x'], weights['bias']), of_features)
