@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from zoo.backend.native.bindings import (
     Activation,
-    MemoryLayer,
     CellKind,
     Dist,
     Entry,
     Input,
     Kind,
+    MemoryLayer,
     Model,
     StepSpec,
     Surrogate,

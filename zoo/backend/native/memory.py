@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoo.backend.native.bindings import MAX_CELL, MemoryLayer, CellKind, Weights
+from zoo.backend.native.bindings import MAX_CELL, CellKind, MemoryLayer, Weights
 from zoo.model.recurrent import GRU, LSTM, Core, MinGRU, RecurrentPPG, RecurrentVAC
 
 MODELS = (RecurrentVAC, RecurrentPPG)
