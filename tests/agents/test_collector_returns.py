@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,7 @@ def returns_of(config, n_round=2):
 
 
 TWO = dict(policies=dict(p={}, q={}), mapping={'a': 'p', '*': 'q'})
+TWO_WITH_C = dict(policies=dict(p={}, q={}), mapping={'c': 'q', '*': 'p'})
 SCORES = {
     'none': (dict(), (A + B + C) / 3),  # of the only policy: the mean over its agents
     'team': (dict(score='team'), A + B + C),
@@ -67,6 +70,25 @@ def test_return_has_all_rewards_also_those_before_the_first_action(autoreset, tm
         earned = sum(2 ** (3 * t + i) for t in range(7))
         assert metrics[f'collect/agent/{name}/return_mean'] == earned
         assert evaluation.agents[name] == [earned] * 2
+
+
+class Bystander(Rota):
+    """Rota in which c has no turn: it earns 2 ** (3 * t + 2) in each step, and never acts."""
+
+    order = 'abababb'
+    ends: ClassVar[dict[tuple[int, str], bool]] = {(6, agent): True for agent in 'abc'}
+
+
+def test_agent_that_never_acts_has_its_rewards_as_return_and_no_samples(tmp_path):
+    config = config_of(tmp_path, Bystander, 7, TWO_WITH_C)
+    metrics, _, evaluation = returns_of(config)
+    earned = sum(2 ** (3 * t + 2) for t in range(7))
+    assert metrics['collect/agent/c/return_mean'] == metrics['collect/q/return_mean'] == earned
+    assert evaluation.agents['c'] == evaluation.learners['q'].returns == [earned] * 2
+    with SerialJob(config) as job:
+        rollouts = job.collector.collect_by_name()
+        assert bool(rollouts['q'].data['is_reset'].all())
+        assert int((~rollouts['p'].data['is_reset']).sum()) == 2 * 7  # copies, steps
 
 
 def test_return_of_an_episode_that_is_cut_off_ends_there(tmp_path):

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay, same
-from zoo.buffer.ring import distinct
+from tests.thread_ranks import on_ranks
+from zoo.buffer.ring import distinct, without_idle
+from zoo.core.ranks import Ranks
 
 
 def assert_uniform(counts: torch.Tensor, expected: float, share: float = 0.0) -> None:
@@ -242,3 +244,60 @@ def test_multi_buffer_keeps_sizes_separately_through_a_resume_also_with_another_
     second.load_state_dict(first.state_dict())
     push_numbered(second, [4], first=28)
     assert drawn(second) == {'policy': set(range(24, 32)), 'value': set(range(32 - min(size, 20), 32))}
+
+
+def weighted(first: int, weights: list[float]) -> dict[str, Any]:
+    """Samples numbered from `first`, of these weights."""
+    return {**numbered(first, len(weights)), 'weight': torch.tensor(weights)}
+
+
+def test_samples_without_a_weight_are_neither_kept_nor_drawn() -> None:
+    """Of 4 + 5 samples 2 + 1 have a weight, 2 and 5 so that the mean is 1: all three count equally."""
+    buffer = replay(size=16, n_sample=3)
+    buffer.leave_out_idle()
+    buffer.push(weighted(0, [2.0, 0.0, 2.0, 0.0]))
+    assert list(buffer.batches()) == []  # two samples are too few for a draw of three
+    buffer.push(weighted(4, [0.0, 0.0, 0.0, 5.0, 0.0]))
+    (batch,) = buffer.batches()
+    assert sorted(batch['id'].tolist()) == [0, 2, 7]
+    assert 'weight' not in batch
+    assert is_whole({name: x for name, x in batch.items() if name != 'staleness'})
+
+
+def test_rollout_of_idle_rows_alone_adds_nothing_but_age() -> None:
+    buffer = replay(size=8, n_sample=2)
+    buffer.leave_out_idle()
+    buffer.push(numbered(0, 2))
+    buffer.push(weighted(2, [0.0, 0.0]))
+    (batch,) = buffer.batches()
+    assert sorted(batch['id'].tolist()) == [0, 1]
+    assert batch['staleness'].tolist() == [1.0, 1.0]
+
+
+def test_sequences_stay_where_one_of_their_steps_has_a_weight() -> None:
+    samples = {'id': torch.arange(3), 'weight': torch.tensor([[1.5, 1.5], [0.0, 0.0], [1.5, 0.0]])}
+    real = without_idle(samples)
+    assert real['id'].tolist() == [0, 2]
+    assert real['weight'].tolist() == [[1.0, 1.0], [1.0, 0.0]]
+
+
+def test_weights_that_differ_stay() -> None:
+    real = without_idle(weighted(0, [0.5, 0.0, 2.5]))
+    assert real['id'].tolist() == [0, 2]
+    assert real['weight'].tolist() == [0.5, 2.5]
+
+
+def test_ranks_with_different_numbers_of_idle_rows_draw_together_or_not_at_all() -> None:
+    """Rank 0 has a draw of 2 after the first rollout, rank 1 after the second one: both draw in the second one."""
+
+    def draws(ranks: Ranks) -> list[int]:
+        buffer = replay(size=8, n_sample=2)
+        buffer.leave_out_idle()
+        buffer.set_ranks(ranks)
+        counts = []
+        for weights in ([[2.0, 2.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]], [[2.0, 0.0], [2.0, 0.0]]):
+            buffer.push(weighted(0, weights[ranks.rank]))
+            counts.append(len(list(buffer.batches())))
+        return counts
+
+    assert on_ranks(draws) == [[0, 1], [0, 1]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.policy_envs import job_config, rows
@@ -184,8 +186,42 @@ def test_replay_takes_rollouts_with_and_without_idle_agents(kind, tmp_path):
             weighted.add('is_reset' in rollouts[''].data)
             job.learner.push(job.learner.samples_of(rollouts['']))
         assert weighted == {True, False}
+        n_real = job.buffer.state_dict()['ring']['push_number'].numel()
+        assert n_real == job.collector.agent_step < 20 * 2 * 3 * 8
         batch = next(iter(job.buffer.batches()))
-        assert (batch['weight'] >= 0).all() and (batch['weight'] > 0).any()
+        assert 'weight' not in batch  # each sample is an action of an agent
+
+
+@pytest.mark.parametrize('kind', ['dqn', 'ppo_offpolicy'])
+def test_replay_draws_actions_of_agents_alone(kind, tmp_path):
+    """Rota has 7 actions in an episode of 7 steps: a acts in 0 and 2, b in 1 and 4, c in 3, 5 and 6, and each earns what it does.
+
+    Observations are [step, agent, id]. A rollout has 21 rows; the outcome of each action is known at its end.
+    """
+    config = job_config(
+        tmp_path,
+        'CartPole-v1',
+        max_env_step=70,
+        env=dict(id='tests.agents.envs:Rota', collector_env_num=1, vectorization='sync'),
+        policy=dict(type=kind, collect=dict(n_step=7), eval=dict(n_episode=1)),
+        buffer=dict(size=21, n_sample=7, update_per_collect=30),
+    )
+    config['policy']['learn'] = dict(batch_size=7)
+    with SerialJob(config) as job:
+        job.collect_round()
+        for batch in job.buffer.batches():
+            acted = sorted((int(t), 'abc'[int(i)]) for t, i in batch['obs'][:, :2].tolist())
+            assert acted == list(enumerate('abacbcc'))
+        for _ in range(3):
+            job.collect_round()
+        counts = Counter()
+        for batch in job.buffer.batches():
+            counts.update((int(t), 'abc'[int(i)]) for t, i in batch['obs'][:, :2].tolist())
+        assert set(counts) == set(enumerate('abacbcc'))
+        assert sum(counts.values()) == 30 * 7
+        assert (
+            min(counts.values()) >= 15
+        )  # 30 each on average, of 3 samples with a share of 1/3: deviation sqrt(30 * 2/3) < 5
 
 
 def test_minibatches_divide_the_rows_of_all_agents(tmp_path):

@@ -248,6 +248,7 @@ class Draws:
             self._newest = size
         self._n_use = torch.zeros(ring.size, dtype=torch.int32)
         self._ranks: Ranks = ALONE
+        self._may_differ = cfg.max_use is not None  # in the numbers of eligible rows of ranks
 
     def batches(self) -> Iterator[Columns]:
         """Up to `update_per_collect` batches [n_sample], each drawn when it is asked for."""
@@ -262,6 +263,10 @@ class Draws:
         self._ranks = ranks
         if ranks.rank:
             reseed(self._generator, seed, name, ranks.rank)
+
+    def expect_uneven_ranks(self) -> None:
+        """Called where ranks push different numbers of samples: then all draw, or none does."""
+        self._may_differ = True
 
     def renew(self, rows: slice) -> None:
         """Resets what is counted for these rows, since they hold new samples."""
@@ -287,8 +292,8 @@ class Draws:
         else:
             n_eligible = len(eligible)
         suffices = n_eligible >= self._cfg.n_sample
-        # without max_use all ranks have equally many eligible rows; random draws make use counts differ
-        if self._cfg.max_use is not None:
+        # else all ranks have equally many eligible rows; with max_use random draws make use counts differ
+        if self._may_differ:
             suffices = all(self._ranks.gather(suffices))
         if not suffices:
             return None
@@ -335,6 +340,13 @@ class RingBuffer:
             name: kind(self._ring, draw, torch_generator(seed, f'buffer/{name}'), sizes[name])
             for name, draw in draws.items()
         }
+        self._leaves_out_idle = False
+
+    def leave_out_idle(self) -> None:
+        """Keeps from now on no samples of weight 0, as those of agents that did not act; call it before the first push."""
+        self._leaves_out_idle = True
+        for draws in self._draws.values():
+            draws.expect_uneven_ranks()
 
     def set_ranks(self, ranks: Ranks) -> None:
         """Sets the ranks that train together, each with its own buffer; call it before the first push."""
@@ -343,6 +355,8 @@ class RingBuffer:
 
     def push(self, samples: Columns) -> None:
         """Copies the samples [N] of one rollout over the oldest ones; the last `size` of them if N is larger."""
+        if self._leaves_out_idle and 'weight' in samples:
+            samples = without_idle(samples)
         for rows in self._ring.push(samples):
             for draws in self._draws.values():
                 draws.renew(rows)
@@ -384,6 +398,28 @@ class RingBuffer:
         rows = self._ring.load_state_dict(state['ring'])
         for name, draws in self._draws.items():
             draws.load_state_dict(state['draws'][name], rows)
+
+
+def without_idle(samples: Columns) -> Columns:
+    """The samples with a weight above 0; of sequences, those with such a step. Weights that are equal become 1.
+
+    The weights of a rollout have mean 1 over all its rows, so they are larger the more of them are idle. Without idle rows
+    all samples count equally, whatever rollout they come from.
+    """
+    weight = samples['weight']
+    is_real = weight > 0
+    if weight.dim() > 1:
+        is_real = is_real.flatten(1).any(1)
+    real: dict[str, Any] = {name: map_tensors(lambda x: x[is_real], column) for name, column in samples.items()}
+    weight = real['weight']
+    positive = weight[weight > 0]
+    if not bool((positive == positive[:1]).all()):
+        return real
+    if weight.dim() == 1:
+        del real['weight']
+    else:
+        real['weight'] = (weight > 0).to(weight.dtype)
+    return real
 
 
 def distinct(n_choice: int, n: int, generator: torch.Generator) -> Tensor:

@@ -56,6 +56,7 @@ class AgentsRoster(Roster):
         self._actors = actors_of(cfg.agents, self._layout, cfg.env.action_mode)
         self._policy_of = {learner: policy for policy, learner in self._learner_of.items()}
         self._configs: dict[int, dict[str, JobConfig]] = {}
+        self.has_idle_rows = len(self._layout.agents) > 1
         self._counts_agents = cfg.agents.count_by == 'agent'
         if cfg.agents == AgentsConfig():
             self._say_defaults()

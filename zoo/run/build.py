@@ -124,7 +124,10 @@ def make_parts(
     learners: dict[str, Learner] = {}
     for name, local in configs.items():
         new = _make_policy(local, policy, roster.spaces(name, example), model, eager_only, ranks)
-        learners[name] = Learner(name, whole[name], new, _make_buffer(local, new, ranks), roster.learns(name))
+        buffer = _make_buffer(local, new, ranks)
+        if roster.has_idle_rows and hasattr(buffer, 'leave_out_idle'):
+            buffer.leave_out_idle()
+        learners[name] = Learner(name, whole[name], new, buffer, roster.learns(name))
         policy = None  # the others have new ones
         model = None
     first = next(iter(learners.values())).policy

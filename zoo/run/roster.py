@@ -26,7 +26,11 @@ class Roster:
     the others where the policies differ; `SerialJob.roster` returns the
     roster of a run. The first learner counts as that of the run wherever only one can: the config names its sections, it
     takes a policy or a model that is given, and main checkpoints have its state.
+
+    Attributes: has_idle_rows: whether rows of rollouts may be idle, such as those of agents that wait for their turns.
     """
+
+    has_idle_rows = False
 
     def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
         """The config of each learner, by name: that of the run with the learner's own sections `policy` and `buffer`.
