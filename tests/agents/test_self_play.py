@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -13,8 +14,14 @@ from zoo.policy.modes import EvalMode
 AGENTS = ['first', 'second']
 
 
+def mode_of(path, is_own):
+    """A mode whose output is the path of the snapshot's file, which must be there."""
+    assert path.exists()
+    return EvalMode(lambda obs, state: {'path': path})
+
+
 def league(tmp_path, **section):
-    found = League(SelfPlayConfig(**section), AGENTS, 0, lambda path: EvalMode(lambda obs, state: {'path': path}))
+    found = League(SelfPlayConfig(**section), AGENTS, 0, mode_of)
     found.folder = tmp_path
     return found
 
@@ -111,10 +118,11 @@ def test_running_episodes_keep_their_opponent(tmp_path):
 
 
 def test_oldest_snapshots_go_but_the_first_one_stays(tmp_path):
+    """Their files stay: an older checkpoint names them."""
     found = league(tmp_path, keep=3)
     take(found, 0, 100, 200, 300, 400)
     assert list(found.snapshots) == [0, 300, 400]
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ['0', '300', '400']
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ['0', '100', '200', '300', '400']
 
 
 def test_newest_snapshot_stays_also_where_the_others_play(tmp_path):
@@ -141,20 +149,94 @@ def test_when_a_snapshot_is_due(tmp_path):
     assert not by_rate.is_due(10**6)
 
 
-def test_hard_opponents_are_drawn_more_often(tmp_path):
-    """Win rates .9, .5, .1 give weights .01, .25, .81 in the limit of many games."""
-    found = league(tmp_path, sample='pfsp', slots=1)
-    take(found, 0, 1, 2)
-    for snapshot, wins in zip(found.snapshots.values(), (90, 50, 10), strict=True):
+@pytest.mark.parametrize('sample', ['uniform', 'pfsp'])
+@pytest.mark.parametrize('slots', [1, 3, 5, 8])
+def test_each_snapshot_plays_its_share_of_the_episodes(sample, slots, tmp_path):
+    """Win rates .9, .7, .5, .3, .1 give weights .01, .09, .25, .49, .81 in the limit of many games; chi-square of 4 degrees.
+
+    The episodes of a rollout share its slots, so only the first one is counted. P(chi-square > 18.5) = .001.
+    """
+    found = league(tmp_path, sample=sample, slots=slots, opponents={'latest': 0.0, 'past': 1.0})
+    take(found, 0, 1, 2, 3, 4)
+    for snapshot, wins in zip(found.snapshots.values(), (90, 70, 50, 30, 10), strict=True):
         snapshot.games.extend([1.0] * wins + [0.0] * (100 - wins))
+    n = 4000
     counts = Counter()
-    for step in range(2000):
+    for step in range(n):
         found.begin_rollout(step, ())
-        counts[found.slot_mode(0).forward(None, None)['path'].stem] += 1
-    weights = np.array([(1 - x.win_rate) ** 2 + 1e-3 for x in found.snapshots.values()])
-    p = weights / weights.sum()
-    for name, share in zip(('0', '1', '2'), p, strict=True):
-        assert abs(counts[name] - 2000 * share) < 4 * (2000 * share * (1 - share)) ** 0.5
+        slot = found.policy_of(AGENTS[1], step, 0)
+        counts[found.slot_mode(int(slot.removeprefix('past_'))).forward(None, None)['path'].stem] += 1
+    weights = np.ones(5)
+    if sample == 'pfsp':
+        weights = np.array([(1 - (wins + 0.5) / 101) ** 2 + 1e-3 for wins in (90, 70, 50, 30, 10)])
+    expected = n * weights / weights.sum()
+    played = np.array([counts[str(i)] for i in range(5)])
+    assert ((played - expected) ** 2 / expected).sum() < 18.5
+
+
+def test_a_snapshot_that_plays_in_two_slots_has_its_own_share(tmp_path):
+    """Snapshot 0, against which nothing was won, gets all slots; later it and another one, equally hard, share the episodes."""
+    found = league(tmp_path, sample='pfsp', slots=4, opponents={'latest': 0.0, 'past': 1.0})
+    take(found, 0, 1, 2, 3, 4)
+    for step, snapshot in found.snapshots.items():
+        snapshot.games.extend([float(step > 0)] * 100)
+    found.begin_rollout(0, ())
+    assert [found.slot_mode(i).forward(None, None)['path'].stem for i in range(4)] == ['0'] * 4
+    for step in (2, 3, 4):
+        del found.snapshots[step]
+    found.snapshots[0].games.extend([1.0] * 100)
+    found.begin_rollout(1, {slot_name(0), slot_name(1)})  # two of its episodes run
+    n = 2000
+    counts = Counter()
+    for episode in range(n):
+        slot = found.policy_of(AGENTS[1], episode, 0)
+        counts[found.slot_mode(int(slot.removeprefix('past_'))).forward(None, None)['path'].stem] += 1
+    assert abs(counts['0'] - n / 2) < 4 * (n / 4) ** 0.5
+
+
+def test_copies_of_an_evaluation_take_the_seats_in_turn(tmp_path):
+    found = league(tmp_path)
+    seats = [
+        [agent for agent in AGENTS if found.evaluation_policy_of(agent, episode, copy) == MAIN]
+        for copy, episode in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
+    ]
+    assert seats == [['first'], ['second'], ['first'], ['second'], ['first']]
+
+
+def test_returns_that_are_no_numbers_are_no_game(tmp_path):
+    found = league(tmp_path, opponents={'fixed': 1.0})
+    found.record([MAIN, fixed_name(0)], np.array([np.nan, 1.0]))
+    assert (found.rating, found.fixed[0].n_game) == (1000.0, 0)
+
+
+def test_opponents_in_folders_of_one_name_have_a_metric_each(tmp_path):
+    found = league(tmp_path, fixed=['one/run', 'two/run'])
+    found.fixed[0].games.append(1.0)
+    found.fixed[1].games.append(0.0)
+    assert {name: x for name, x in found.metrics().items() if 'win_rate' in name} == {
+        'league/win_rate/run': 1.0,
+        'league/win_rate/run_1': 0.0,
+    }
+
+
+CRAFTED = {
+    'a path': ('snapshots', ['../../elsewhere', 1000.0, 0, []], 'invalid literal'),
+    'a number in another form': ('snapshots', ['+7', 1000.0, 0, []], "the name '[+]7', wanted the env step"),
+    'a negative number': ('snapshots', ['-7', 1000.0, 0, []], "the name '-7'"),
+    'a rating that is none': ('snapshots', ['7', float('nan'), 0, []], 'finite'),
+    'a result beyond a win': ('fixed', ['random', 1000.0, 1, [2.0]], 'less than or equal to 1'),
+    'no list': ('fixed', 'random', 'tuple'),
+}
+
+
+@pytest.mark.parametrize('case', CRAFTED)
+def test_crafted_states_are_refused_before_any_file_is_read(case, tmp_path):
+    key, opponent, words = CRAFTED[case]
+    found = league(tmp_path)
+    state = json.loads(found.state_dict()['json'])
+    state[key] = [opponent]
+    with pytest.raises(ValueError, match=words):
+        found.load_state_dict({'json': json.dumps(state)}, tmp_path)
 
 
 def test_state_is_restored(tmp_path):

@@ -101,6 +101,34 @@ def test_function_maps_agents_by_episode(tmp_path):
         assert set(data['reward'][real].tolist()) == {2.0, 16.0, 128.0, 1024.0}
 
 
+@pytest.mark.parametrize(('agents', 'n_episode'), [(dict(train=['p']), 2), (dict(score='p'), 2), (dict(), 4)])
+def test_score_of_a_policy_to_which_a_function_maps_agents(agents, n_episode, tmp_path):
+    """p plays b in episode 0 of copy 0 and in episode 1 of copy 1; without a score the team counts, in all four episodes."""
+    config = config_of(
+        tmp_path, policies=dict(p={}, q={}), mapping='tests.run.test_agents_roster:alternating', **agents
+    )
+    config['policy']['eval']['n_episode'] = 4
+    with SerialJob(config) as job:
+        evaluation = job.evaluate()
+    of_a, of_b, of_c = 1 + 8, 2 + 16 + 128 + 1024, 256 + 2048 + 16384
+    assert evaluation.learners['p'].returns == [of_b] * 2
+    expected = of_b
+    if not agents:
+        expected = of_a + of_b + of_c
+    assert evaluation.returns == [expected] * n_episode
+
+
+def all_q(agent, episode, copy):
+    return 'q'
+
+
+def test_evaluation_without_an_episode_of_the_policy_that_counts_is_refused(tmp_path):
+    agents = dict(policies=dict(p={}, q={}), mapping='tests.run.test_agents_roster:all_q', score='p')
+    with SerialJob(config_of(tmp_path, **agents)) as job:
+        with pytest.raises(UserError, match='no episode of the evaluation counts: the policy of agents.score'):
+            job.evaluate()
+
+
 def test_actions_of_agents_count_as_env_steps(tmp_path):
     """In the 5 steps of an episode agents act 2 + 2 + 2 + 2 + 1 = 9 times."""
     config = config_of(tmp_path, count_by='agent')

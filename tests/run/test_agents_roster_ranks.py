@@ -133,6 +133,23 @@ def test_evaluation_of_ranks_is_that_of_all_episodes(tmp_path: Path) -> None:
     assert evaluation.learners['two'].returns == two
 
 
+def first_copy_alone(agent: str, episode: int, copy: int) -> str:
+    """Policy `one` plays a in the first copy of the env, and nothing else."""
+    return 'one' if agent == 'a' and copy == 0 else 'two'
+
+
+def test_copies_of_evaluations_are_numbered_over_all_ranks(tmp_path: Path) -> None:
+    """4 episodes in 2 copies: in one process and on two ranks a belongs to `one` in the 2 of the first copy."""
+    mapping = 'tests.run.test_agents_roster_ranks:first_copy_alone'
+    config = config_of(tmp_path, policies=dict(one={}, two={}), mapping=mapping)
+    start = begun(config)
+    alone = rounds(config, 0, start, run_dir=tmp_path / 'alone')
+    ranks = on_ranks(lambda ranks: rounds(config, 0, start, ranks, tmp_path / 'ranks'))
+    for each in (alone, *ranks):
+        learners = each['evaluation'].learners
+        assert {name: len(evaluation.returns) for name, evaluation in learners.items()} == {'one': 2, 'two': 4}
+
+
 def test_ranks_continue_with_the_memory_of_each(tmp_path: Path) -> None:
     """Round 2 ends with ppg's auxiliary phase, on the samples of both rounds."""
     config = config_of(tmp_path, **TWO)

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zoo import SerialJob, serial_pipeline
+from zoo import SerialJob, load_policy, serial_pipeline
 from zoo.agents.self_play import League, SelfPlayConfig
+from zoo.core.data import first_leaf
 from zoo.core.errors import UserError
 from zoo.policy.modes import EvalMode
+from zoo.run.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.self_play_roster import LeagueObserver
 
 pytest.importorskip('pettingzoo', reason='the extra agents')
@@ -102,8 +104,145 @@ def test_one_agent_cannot_play_itself(tmp_path):
         serial_pipeline(one)
 
 
+def altered(run_dir, change):
+    """Changes the newest checkpoint of a run. Args: change: a function of its state."""
+    checkpoint = load_checkpoint(run_dir)
+    change(checkpoint.state)
+    save_checkpoint(checkpoint.path, checkpoint.state, checkpoint.meta)
+
+
+@pytest.mark.parametrize('name', ['../../elsewhere', '/tmp/elsewhere', '0x80', '00', 'a'])
+def test_names_of_snapshots_that_are_no_env_steps_are_refused(name, tmp_path):
+    first = serial_pipeline(config(tmp_path, PAST, 256))
+
+    def rename(state):
+        league = json.loads(state['league']['json'])
+        league['snapshots'][-1][0] = name
+        state['league']['json'] = json.dumps(league)
+
+    altered(first.run_dir, rename)
+    with pytest.raises(CheckpointError, match='league is malformed .* the results of its games cannot be read'):
+        serial_pipeline(resume=first.run_dir, max_env_step=512)
+
+
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name('executed').touch()
+class Net: pass
+"""
+
+
+@pytest.mark.parametrize('section', ['policy', 'agents'])
+def test_snapshot_of_another_run_loads_no_code_without_consent(section, tmp_path, monkeypatch):
+    """A file of the league names code that the run itself does not: it is not executed."""
+    first = serial_pipeline(config(tmp_path / 'run', PAST, 256))
+    (tmp_path / 'league_code.py').write_text(EVIL)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = first.run_dir / 'league' / '0.safetensors'
+    snapshot = load_checkpoint(path)
+    if section == 'policy':
+        snapshot.meta['config']['policy']['model']['type'] = 'league_code:Net'
+    else:
+        snapshot.meta['config']['agents']['mapping'] = 'league_code:Net'
+    save_checkpoint(path, snapshot.state, snapshot.meta)
+    if section == 'policy':
+        with pytest.raises(CheckpointError, match='0.safetensors names code of module .league_code. .*consent'):
+            serial_pipeline(resume=first.run_dir, max_env_step=512)
+    else:  # a policy alone needs no opponents
+        serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert not (tmp_path / 'executed').exists()
+
+
+def test_snapshot_of_other_spaces_is_refused(tmp_path):
+    first = serial_pipeline(config(tmp_path / 'run', PAST, 256))
+    other = config(tmp_path / 'other', PAST, 128)
+    other['env']['id'] = 'tests.agents.envs:RockPaperScissors'
+    path = 'league/0.safetensors'
+    shutil.copy2(serial_pipeline(other).run_dir / path, first.run_dir / path)
+    with pytest.raises(CheckpointError, match='0.safetensors is of a policy with other spaces'):
+        serial_pipeline(resume=first.run_dir, max_env_step=512)
+
+
+def test_run_continues_from_each_checkpoint_that_is_kept(tmp_path):
+    """A checkpoint every 128 env steps, of which the last three stay; of the snapshots two and the first one stay."""
+    section = PAST | dict(keep=2, slots=1)
+    settings = config(tmp_path, section, 1280) | dict(checkpoint=dict(freq=128, keep_last=3))
+    run = serial_pipeline(settings).run_dir
+    checkpoints = [load_checkpoint(path) for path in (run / 'checkpoints').glob('step_*.safetensors')]
+    checkpoints.sort(key=lambda checkpoint: checkpoint.meta['env_step'])
+    assert [checkpoint.meta['env_step'] for checkpoint in checkpoints] == [1024, 1152, 1280]
+    needed = set()
+    for checkpoint in (*checkpoints, load_checkpoint(run / 'checkpoints' / 'best.safetensors')):
+        needed |= {int(values[0]) for values in json.loads(checkpoint.state['league']['json'])['snapshots']}
+    files = {int(path.stem) for path in (run / 'league').iterdir()}
+    assert files == needed
+    assert len(files) < 1280 / 128 + 1
+    again = serial_pipeline(resume=checkpoints[0].path, max_env_step=1152)
+    assert again.env_step == 1152
+
+
+def test_snapshots_of_a_policy_with_a_memory_keep_it_through_an_episode(tmp_path):
+    """Each forward pass of a snapshot gets the state after the one before, but for the first turn of an episode."""
+    section = dict(opponents=dict(latest=0.0, past=1.0), slots=1)
+    settings = config(tmp_path, section)
+    settings['policy']['model'] = dict(recurrent=dict(cell='lstm', hidden_size=4))
+    with SerialJob(settings) as job:
+        job.start()
+        league = job.collector.league
+        snapshot = league.snapshots[0]
+        passes = []
+
+        def sample(obs, state, generator):
+            output = snapshot_mode.sample(obs, state, generator)
+            passes.append(
+                (
+                    obs['observation'].flatten(1).sum(1),
+                    first_leaf(state).flatten(1),
+                    first_leaf(output['state']).flatten(1),
+                )
+            )
+            return output
+
+        snapshot_mode = snapshot.mode
+        snapshot.mode = snapshot_mode._replace(sample=sample)
+        job.collector.collect_by_name()
+    n_mark, before, _ = (torch.cat(x) for x in zip(*passes, strict=True))
+    afterwards = torch.cat([after for _, _, after in passes])
+    n_begun = n_mark - n_mark.min() < 2  # the snapshot has made no move yet
+    assert n_begun.any() and not n_begun.all()
+    assert not before[n_begun].any()
+    for state in before[~n_begun]:
+        assert (afterwards == state).all(1).any()
+
+
+def test_model_that_was_given_plays_against_its_past(tmp_path):
+    """Each snapshot has a network of its own, with the parameters of its time."""
+    model = load_policy(serial_pipeline(config(tmp_path / 'a')).run_dir).model
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    with SerialJob(config(tmp_path / 'b', PAST), model=model) as job:
+        job.iteration()
+        first = job.collector.league.snapshots[0]
+        obs = {
+            'observation': torch.rand(200, 3, 3, 2, generator=torch.Generator().manual_seed(0)),
+            'agent': torch.ones(200, 2),
+            'action_mask': torch.ones(200, 9, dtype=torch.bool),
+        }
+        of_snapshot = first.mode.forward(obs)['action']
+        assert not torch.equal(of_snapshot, job.policy.eval_mode.forward(obs)['action'])
+        job.policy.model.load_state_dict(before)
+        assert torch.equal(of_snapshot, job.policy.eval_mode.forward(obs)['action'])
+
+
+def test_best_and_last_return_are_those_of_the_policy(tmp_path):
+    result = serial_pipeline(config(tmp_path, PAST, 512))
+    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    means = [line['eval/main/return_mean'] for line in lines if 'eval/main/return_mean' in line]
+    assert result.last_return == means[-1]
+    assert result.best_return == max(means)
+
+
 def test_snapshots_are_copied_to_a_new_folder(tmp_path):
-    league = League(SelfPlayConfig(), ['a', 'b'], 0, lambda path: EvalMode(lambda obs, state: {}))
+    league = League(SelfPlayConfig(), ['a', 'b'], 0, lambda path, is_own: EvalMode(lambda obs, state: {}))
     policy = SimpleNamespace(save=lambda path: path.write_text('weights'))
     observer = LeagueObserver(league)
     observer.on_start(SimpleNamespace(run_dir=tmp_path / 'old', env_step=0, policy=policy))

@@ -41,7 +41,7 @@ class AgentEvaluator(Evaluator):
         infos: InfoKeys = ALL_NUMBERS,
         quiet: bool = False,
     ) -> None:
-        self._joint = _JointEval(layout, env, modes, drawing)
+        self._joint = JointEval(layout, env, modes, drawing)
         mode = EvalMode(self._joint.forward)
         if all(mode.sample is not None for mode in modes.values()):
             mode = EvalMode(self._joint.forward, sample=self._joint.sample)
@@ -52,23 +52,21 @@ class AgentEvaluator(Evaluator):
     def _play(
         self, seed: np.random.SeedSequence, generator: torch.Generator, tally: Tally, stop: Callable[[], bool]
     ) -> bool:
-        self._joint.generator = generator
+        self._joint.begin(generator, self.first_copy)
         return super()._play(seed, generator, tally, stop)
 
     def _new_tally(self, callback: EpisodeCallback | None) -> Tally:
-        return AgentTally(self._layout, self._quota, self._limit, self._infos, callback)
+        return AgentTally(self._layout, self._joint, self._quota, self._limit, self._infos, callback)
 
 
 class AgentTally(Tally):
-    """Counts the returns of agents too."""
+    """Counts the returns of agents too. Args: joint: the policies that act; others: as of `Tally`."""
 
-    def __init__(self, layout: Layout, quota: np.ndarray, *args: Any) -> None:
+    def __init__(self, layout: Layout, joint: JointEval, quota: np.ndarray, *args: Any) -> None:
         super().__init__(quota, *args)
         self._layout = layout
+        self._joint = joint
         self._of_episodes: list[list[np.ndarray]] = [[] for _ in quota]
-        self._owners: Owners | None = None
-        if layout.mapping is not None:
-            self._owners = Owners(layout, len(quota), 0)
         self._owned: list[list[np.ndarray]] = [[] for _ in quota]  # the policy of each agent in each episode
 
     def begin(self) -> None:
@@ -80,8 +78,8 @@ class AgentTally(Tally):
         if timestep.final_index is not None and timestep.final_obs is not None:
             columns[timestep.final_index] = timestep.final_obs[ROWS]
         self._of_agents += columns[..., REWARD].numpy()
-        if self._owners is not None:
-            self._now = self._owners.see(columns).numpy()
+        if self._joint.owners is not None:
+            self._now = self._joint.owners.numpy()
         super().record(timestep)
         self._of_agents[(timestep.terminated | timestep.truncated).numpy(force=True)] = 0.0
 
@@ -92,7 +90,7 @@ class AgentTally(Tally):
                 self._total[b] = self._of_agents[b][is_own].mean()
         super()._count(b, is_cut, numbers)
         self._of_episodes[b].append(self._of_agents[b].copy())
-        if self._owners is not None:
+        if self._joint.owners is not None:
             self._owned[b].append(self._now[b].copy())
 
     def evaluation(self) -> Evaluation:
@@ -106,7 +104,7 @@ class AgentTally(Tally):
         if len(agents) == 1:
             agents = {}
         whole = whole._replace(learners=learners, agents=agents)
-        if layout.scored in learners:
+        if layout.scored is not None:
             return self._of_scored(whole, layout.policies.index(layout.scored))
         return whole
 
@@ -130,7 +128,7 @@ class AgentTally(Tally):
         """The evaluation of each policy: the mean over its agents, in the episodes in which it had some."""
         groups = self._layout.groups
         plays = np.zeros((len(groups), *returns.shape), bool)  # which agents each policy played
-        if self._owners is None:
+        if self._layout.mapping is None:
             for i, group in enumerate(groups):
                 plays[i][:, list(group.slots)] = True
         else:
@@ -186,8 +184,12 @@ class _EvalRows:
         return action.cpu()
 
 
-class _JointEval:
-    """All policies acting together on tables. Attributes: generator: of policies whose actions are always drawn."""
+class JointEval:
+    """All policies acting together on tables.
+
+    Attributes: generator: of policies whose actions are always drawn; owners: [B, A], the policy of each agent in the last step;
+      None: agents never change their policies.
+    """
 
     def __init__(
         self, layout: Layout, env: AnyVectorEnv, modes: Mapping[str, EvalMode], drawing: Collection[str]
@@ -195,10 +197,17 @@ class _JointEval:
         self._join = ActionJoin(layout, env.action_space)
         self._parts = {name: _EvalRows(layout, name, mode) for name, mode in modes.items()}
         self._drawing = drawing
+        self._layout = layout
+        self._n_copy = env.n_env
         self._owners: Owners | None = None
-        if layout.mapping is not None:
-            self._owners = Owners(layout, env.n_env, 0)
+        self.owners: Tensor | None = None
         self.generator = torch.Generator()
+
+    def begin(self, generator: torch.Generator, first: int) -> None:
+        """Called before all envs begin new episodes. Args: first: number of the first copy among those of all ranks."""
+        self.generator = generator
+        if self._layout.mapping is not None:
+            self._owners = Owners(self._layout, self._n_copy, first)
 
     def forward(self, tables: Obs, state: State) -> dict[str, Any]:
         """The likeliest actions of the policies, but for those that always draw."""
@@ -209,8 +218,7 @@ class _JointEval:
         return self._act(tables, dict.fromkeys(self._parts, generator))
 
     def _act(self, tables: Obs, generators: Mapping[str, torch.Generator | None]) -> dict[str, Any]:
-        owners = None
         if self._owners is not None:
-            owners = self._owners.see(tables[ROWS])
-        actions = {name: part.act(tables, generators.get(name), owners) for name, part in self._parts.items()}
-        return {'action': self._join(actions, owners)}
+            self.owners = self._owners.see(tables[ROWS])
+        actions = {name: part.act(tables, generators.get(name), self.owners) for name, part in self._parts.items()}
+        return {'action': self._join(actions, self.owners)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -269,10 +269,28 @@ def layout_of(
             group = group._replace(entry=ALL)
         groups.append(group)
     score, sums = _score(cfg, agents, groups, trained)
-    layout = Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping)
+    scored = None
+    if mapping is not None:
+        scored = _scored(cfg, order, trained)
+    layout = Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping, scored)
     if mapping is not None:
         layout.owners(0, 0)  # so that a function with an error is refused before the run
     return layout
+
+
+def by_function(layout: Layout, cfg: AgentsConfig, trained: Sequence[str]) -> Layout:
+    """The layout of a single policy for a section agents whose policies have its spaces, and a function that maps agents."""
+    (group,) = layout.groups
+    groups = [group._replace(policy=name, entry=ALL) for name in policy_names(cfg)]
+    score, sums = _score(cfg, layout.agents, groups, trained)
+    return replace(
+        layout,
+        groups=tuple(groups),
+        score=score,
+        score_sums=sums,
+        mapping=mapping_of(cfg),
+        scored=_scored(cfg, policy_names(cfg), trained),
+    )
 
 
 def mapping_of(cfg: AgentsConfig) -> Callable[[str, int, int], str] | None:

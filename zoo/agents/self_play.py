@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, Field, FiniteFloat
 from torch import Tensor
 
 from zoo.config.section import Section
@@ -33,12 +33,16 @@ logger = logging.getLogger(__name__)
 
 
 class SharesConfig(Section):
+    """Section agents.self_play.opponents: weights, of which each kind of opponent has its share of the episodes."""
+
     latest: float = Field(0.8, ge=0, description='weight of episodes in which all seats are the policy itself')
     past: float = Field(0.2, ge=0, description='weight of episodes against a snapshot of the past')
     fixed: float = Field(0.0, ge=0, description='weight of episodes against an opponent of `fixed`')
 
 
 class SnapshotConfig(Section):
+    """Section agents.self_play.snapshot: when a copy of the policy becomes one of its opponents."""
+
     every: int | None = Field(50_000, ge=1, description='env steps between snapshots; null: by the win rate alone')
     win_rate: float | None = Field(
         None,
@@ -49,6 +53,8 @@ class SnapshotConfig(Section):
 
 
 class EloConfig(Section):
+    """Section agents.self_play.elo: Elo's rating system."""
+
     k: float = Field(32.0, gt=0, description='most points that one game moves a rating')
     start: float = Field(1000.0, description='rating at the beginning')
 
@@ -106,11 +112,14 @@ def fixed_name(i: int) -> str:
 class League:
     """The opponents of a policy that plays against itself.
 
-    Args: agents: the seats of the game; seed: of the run; load: makes the eval mode of a snapshot from its file.
-    Attributes: rating: of the policy; snapshots: by the env step when they were taken, the oldest first.
+    Args: agents: the seats of the game; seed: of the run; load: makes the eval mode of a snapshot, of its file and whether this
+      process wrote that.
+    Attributes: rating: of the policy; snapshots: by the env step when they were taken, the oldest first; folder: their files.
     """
 
-    def __init__(self, cfg: SelfPlayConfig, agents: Sequence[str], seed: int, load: Callable[[Path], EvalMode]) -> None:
+    def __init__(
+        self, cfg: SelfPlayConfig, agents: Sequence[str], seed: int, load: Callable[[Path, bool], EvalMode]
+    ) -> None:
         self._cfg = cfg
         self._agents = list(agents)
         self._seed = seed
@@ -120,6 +129,7 @@ class League:
         self.fixed = [Opponent(name, start) for name in cfg.fixed]
         self.snapshots: dict[int, Opponent] = {}
         self._slots: list[int | None] = [None] * cfg.slots  # the snapshot in each slot
+        self._has_weighed = False  # whether slots were drawn by the weights of snapshots
         self._reset_step = 0
         self._drawn: tuple[tuple[int, int], str] | None = None  # the last episode, and its opponent
         self.folder: Path | None = None
@@ -127,12 +137,12 @@ class League:
     @property
     def policies(self) -> dict[str, Any]:
         """The policies of the layout, as agents.policies has them; those of snapshots have the type 'past'."""
-        found: dict[str, Any] = {MAIN: {}}
+        policies: dict[str, Any] = {MAIN: {}}
         for i, name in enumerate(self._cfg.fixed):
-            found[fixed_name(i)] = _as_actor(name)
+            policies[fixed_name(i)] = _as_actor(name)
         for i in range(self._cfg.slots):
-            found[slot_name(i)] = {'type': 'past'}
-        return found
+            policies[slot_name(i)] = {'type': 'past'}
+        return policies
 
     def reset(self, env_step: int) -> None:
         """Called when all envs begin new episodes."""
@@ -150,8 +160,8 @@ class League:
         return self._opponent(episode, copy)
 
     def evaluation_policy_of(self, agent: str, episode: int, copy: int) -> str:
-        """The policy of an agent in an evaluation: the opponent is the first fixed one."""
-        if agent == self.seat(copy) or not self.fixed:
+        """The policy of an agent in an evaluation: the opponent is the first fixed one, and each copy takes the seats in turn."""
+        if agent == self.seat(copy + episode) or not self.fixed:
             return MAIN
         return fixed_name(0)
 
@@ -169,8 +179,7 @@ class League:
         kind = rng.choice(3, p=weights / weights.sum())
         name = MAIN
         if kind == 1:
-            weights = self._weights([self._slots[i] for i in filled])
-            name = slot_name(int(rng.choice(filled, p=weights)))
+            name = slot_name(int(rng.choice(filled, p=self._weights_of_slots())))
         elif kind == 2:
             name = fixed_name(int(rng.integers(len(self.fixed))))
         self._drawn = key, name
@@ -182,26 +191,45 @@ class League:
         Args: in_use: policies that play in running episodes, whose opponents stay.
         """
         free = [i for i in range(len(self._slots)) if slot_name(i) not in in_use]
-        kept = {snapshot for i, snapshot in enumerate(self._slots) if i not in free}
-        steps = [step for step in self.snapshots if step not in kept]
+        playing = [snapshot for i, snapshot in enumerate(self._slots) if i not in free]
+        others = [step for step in self.snapshots if step not in playing]
         rng = np.random.default_rng(stream(self._seed, 'league slots', env_step))
-        n = min(len(free), len(steps))
-        drawn: list[int | None] = []
-        if n:
-            drawn = rng.choice(steps, n, replace=False, p=self._weights(steps)).tolist()
-        for i, step in zip(free, [*drawn, *[None] * (len(free) - n)], strict=True):
+        drawn: list[int | None] = list(others)
+        self._has_weighed = False
+        if len(others) > len(free):  # not every snapshot can play
+            self._has_weighed = self._cfg.sample == 'pfsp'
+            if self._has_weighed:  # repeats are allowed, so that each draw has the probabilities
+                steps = list(self.snapshots)
+                drawn = rng.choice(steps, len(free), p=self._weights(steps)).tolist()
+            else:
+                drawn = rng.choice(others, len(free), replace=False).tolist()
+        drawn += [None] * (len(free) - len(drawn))
+        for i, step in zip(free, drawn, strict=True):
             self._slots[i] = step
         self._drawn = None
 
-    def _weights(self, steps: Sequence[int | None]) -> np.ndarray:
+    def _weights_of_slots(self) -> np.ndarray:
+        """The probability of each slot that has a snapshot."""
+        steps = [step for step in self._slots if step is not None]
+        weights = np.ones(len(steps))
+        if not self._has_weighed:
+            weights = self._weights(steps) / [
+                steps.count(step) for step in steps
+            ]  # of those in two slots each has half
+        return weights / weights.sum()
+
+    def _weights(self, steps: Sequence[int]) -> np.ndarray:
         """The probability of each snapshot."""
         weights = np.ones(len(steps))
         if self._cfg.sample == 'pfsp':
-            weights = np.array([(1 - self.snapshots[step].win_rate) ** 2 + 1e-3 for step in steps if step is not None])
+            weights = np.array([(1 - self.snapshots[step].win_rate) ** 2 + 1e-3 for step in steps])
         return weights / weights.sum()
 
-    def slot_mode(self, i: int) -> EvalMode:
-        """How the snapshot in a slot acts; the slot's snapshot may change between rollouts."""
+    def slot_mode(self, i: int, initial_state: Callable[[int], State] | None = None) -> EvalMode:
+        """The eval mode of a slot: that of its snapshot, which may change between rollouts.
+
+        Args: initial_state: of the policy, whose snapshots have a recurrent state where it has one.
+        """
 
         def now() -> EvalMode:
             step = self._slots[i]
@@ -222,18 +250,23 @@ class League:
             convert = now().env_action
             return action if convert is None else convert(action)
 
-        return EvalMode(forward, sample=sample, env_action=to_env)
+        return EvalMode(forward, initial_state, to_env, sample)
 
     def record(self, owners: Sequence[str], returns: np.ndarray) -> None:
-        """Takes the result of an episode. Args: owners: the policy of each agent; returns: of each agent."""
+        """Takes the result of an episode: the mean return of the policy's seats beside that of the others.
+
+        Args: owners: the policy of each agent; returns: of each agent.
+        """
         others = [i for i, name in enumerate(owners) if name != MAIN]
         if not others:
             return
         opponent = self._of_policy(owners[others[0]])
         if opponent is None:
             return
-        mine = [i for i, name in enumerate(owners) if name == MAIN]
-        difference = returns[mine].mean() - returns[others].mean()
+        seats = [i for i, name in enumerate(owners) if name == MAIN]
+        difference = returns[seats].mean() - returns[others].mean()
+        if np.isnan(difference):  # the env gave nan, which no rating may become
+            return
         self.rate(opponent, float((np.sign(difference) + 1) / 2))
 
     def rate(self, opponent: Opponent, score: float) -> None:
@@ -274,16 +307,18 @@ class League:
         return cfg.every is not None and env_step - last >= cfg.every
 
     def take(self, save: Callable[[Path], Any], env_step: int) -> None:
-        """Takes a snapshot. Args: save: writes the policy to a path."""
+        """Takes a snapshot, and drops the oldest ones beyond `keep`, whose files stay: checkpoints may name them.
+
+        Args: save: writes the policy to a path.
+        """
         path = self._path(env_step)
         path.parent.mkdir(parents=True, exist_ok=True)
         save(path)
-        self.snapshots[env_step] = Opponent(str(env_step), self.rating, mode=self._load(path))
+        self.snapshots[env_step] = Opponent(str(env_step), self.rating, mode=self._load(path, True))
         _, *others = list(self.snapshots)
         idle = [step for step in others[:-1] if step not in self._slots]  # the others may play in running episodes
         for step in idle[: max(len(self.snapshots) - self._cfg.keep, 0)]:
             del self.snapshots[step]
-            self._path(step).unlink(missing_ok=True)
 
     def _path(self, env_step: int) -> Path:
         assert self.folder is not None, 'the run has begun'
@@ -291,12 +326,15 @@ class League:
 
     def metrics(self) -> dict[str, float]:
         """The rating, the number of snapshots, and win rates against fixed opponents and the newest snapshots."""
-        found = {'league/elo': self.rating, 'league/snapshots': float(len(self.snapshots))}
+        metrics = {'league/elo': self.rating, 'league/snapshots': float(len(self.snapshots))}
         opponents = [*self.fixed, *list(self.snapshots.values())[-MOST_RATES:]]
-        for opponent in opponents[:MOST_RATES]:
+        for i, opponent in enumerate(opponents[:MOST_RATES]):
+            name = f'league/win_rate/{Path(opponent.name).name}'
+            if name in metrics:  # two runs in folders of the same name
+                name = f'{name}_{i}'
             if opponent.games:
-                found[f'league/win_rate/{Path(opponent.name).name}'] = float(np.mean(opponent.games))
-        return found
+                metrics[name] = float(np.mean(opponent.games))
+        return metrics
 
     def table(self) -> str:
         """The ratings, the best first, one line each."""
@@ -320,22 +358,39 @@ class League:
         return {'json': json.dumps(state)}
 
     def load_state_dict(self, state: Mapping[str, Any], folder: Path) -> None:
-        """Restores ratings and results, and loads the snapshots in the folder. Raises: CheckpointError if one cannot be read."""
-        saved = json.loads(state['json'])
+        """Restores ratings and results, and loads the snapshots in the folder.
 
-        def opponent(values: Sequence[Any]) -> Opponent:
-            name, rating, n_game, games = values
-            return Opponent(name, rating, n_game, deque(games, maxlen=N_GAME))
-
+        Raises: ValueError for a state that is none; CheckpointError if a snapshot cannot be read.
+        """
+        saved = SavedLeague.model_validate_json(state['json'])
         self.folder = folder
-        self.rating = saved['rating']
-        before = {values[0]: opponent(values) for values in saved['fixed']}
+        self.rating = saved.rating
+        before = {values[0]: _restored(values) for values in saved.fixed}
         self.fixed = [before.get(each.name, each) for each in self.fixed]
         self.snapshots = {}
-        for values in saved['snapshots']:
-            snapshot = opponent(values)
-            snapshot.mode = self._load(folder / f'{snapshot.name}.safetensors')
-            self.snapshots[int(snapshot.name)] = snapshot
+        for values in saved.snapshots:
+            snapshot = _restored(values)
+            env_step = int(snapshot.name)
+            if snapshot.name != str(env_step) or env_step < 0:  # it is the name of a file
+                raise ValueError(f'a snapshot has the name {snapshot.name!r}, wanted the env step when it was taken')
+            snapshot.mode = self._load(self._path(env_step), False)
+            self.snapshots[env_step] = snapshot
+
+
+SavedOpponent = tuple[str, FiniteFloat, Annotated[int, Field(ge=0)], list[Annotated[float, Field(ge=0, le=1)]]]
+
+
+class SavedLeague(BaseModel):
+    """The state of a league in a checkpoint. Opponents: name, rating, number of games, results of the last ones."""
+
+    rating: FiniteFloat
+    fixed: list[SavedOpponent]
+    snapshots: list[SavedOpponent]
+
+
+def _restored(values: SavedOpponent) -> Opponent:
+    name, rating, n_game, games = values
+    return Opponent(name, rating, n_game, deque(games, maxlen=N_GAME))
 
 
 def _as_actor(name: str) -> Any:

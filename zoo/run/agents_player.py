@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -75,10 +74,7 @@ class AgentsPlayer(Player):
             raise UserError(
                 f'agents.mapping gives no agent to {", ".join(self._policies)}; map one to a policy of the run'
             )
-        seated = layout
-        if layout.mapping is not None and agents.score is None:  # which agents it plays changes by episode
-            seated = replace(layout, scored=next(iter(policies)))
-        return table_section(section, layout), _Seated(policies, agents, seated, section.action_mode)
+        return table_section(section, layout), _Seated(policies, agents, layout, section.action_mode)
 
 
 class _Seated(AgentsPlayer):

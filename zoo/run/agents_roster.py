@@ -40,15 +40,15 @@ class AgentsRoster(Roster):
     """The learners of a run in an env of several agents, and how their policies act together.
 
     One env is made and reset, to see its agents and their spaces. A single policy is the learner without a name.
-    Args: cfg: of the run, complete.   Raises: ConfigError; errors of `make_env`.
+    Args: cfg: of the run, complete; layout: of its env, if it is known already.   Raises: ConfigError; errors of `make_env`.
     """
 
-    def __init__(self, cfg: JobConfig) -> None:
+    def __init__(self, cfg: JobConfig, layout: Layout | None = None) -> None:
         refuse_keys_of_single_envs(cfg.env)
         self._cfg = cfg
         names = policy_names(cfg.agents)
         self._trained = trained_policies(cfg.agents)
-        self._layout = look_at_agents(cfg.env, cfg.agents)
+        self._layout = layout or look_at_agents(cfg.env, cfg.agents)
         learners = [name for name in names if kind_of(cfg.agents.policies.get(name)) is None]
         self._learner_of = {name: name for name in learners}
         if len(learners) == 1:

@@ -130,9 +130,12 @@ def make_parts(
         learners[name] = Learner(name, whole[name], new, buffer, roster.learns(name))
         policy = None  # the others have new ones
         model = None
+    roster.meet(learners)
     first = next(iter(learners.values())).policy
     infos = _info_keys(cfg)
     evaluators = _make_evaluators(cfg, learners, eval_envs, infos, roster)
+    for evaluator in evaluators.values():
+        evaluator.first_copy = ranks.rank * evaluator.env.n_env
     modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
     if engine is None:
         if first.compile_env is not None:

@@ -11,7 +11,7 @@ from zoo.env import AnyVectorEnv, EnvConfig, check_env
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.base_config import JobConfig
-from zoo.run.learner import SINGLE
+from zoo.run.learner import SINGLE, Learner
 from zoo.run.observers.base import Observer
 from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import refuse_other_spaces
@@ -60,6 +60,9 @@ class Roster:
         """Raises: UserError if the policies do not fit an evaluation env. Args: where: the config section that names it."""
         for policy in policies.values():
             refuse_other_spaces(policy, env, where)
+
+    def meet(self, learners: Mapping[str, Learner]) -> None:
+        """Called once, with the learners of the run, before evaluators and collectors are made."""
 
     def collector(
         self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,21 @@ from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
-from zoo.agents.layout import SHARED
+from zoo.agents.layout import SHARED, by_function
 from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
-from zoo.agents.stage import look_at_agents
+from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
 from zoo.config.section import ConfigError
+from zoo.config.yaml_io import storable
+from zoo.core.errors import UserError
 from zoo.env import AnyVectorEnv
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
 from zoo.run.agents_player import AgentsPlayer
 from zoo.run.agents_roster import AgentsRoster
 from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint import CheckpointError, Trust, malformed, shown
+from zoo.run.checkpoint.consent import modules_of
+from zoo.run.learner import Learner
 from zoo.run.observers.base import Observer, RunView
 from zoo.run.policy_file import load_policy
 from zoo.run.result import TrainResult
@@ -49,14 +55,25 @@ class SelfPlayRoster(AgentsRoster):
                     f'agents.{key} and agents.self_play are both set, but self-play has one policy and draws its opponents itself; '
                     f'leave agents.{key} out, or agents.self_play.'
                 )
-        agents = look_at_agents(cfg.env, cfg.agents).agents
-        if len(agents) < 2:
+        refuse_keys_of_single_envs(cfg.env)
+        self._shared = cfg.agents.model_copy(update={'self_play': None, 'score': None})
+        layout = look_at_agents(cfg.env, self._shared)
+        if len(layout.agents) < 2:
             raise ConfigError('agents.self_play is set but the env has one agent; leave it out.')
-        self.league = league = League(section, agents, cfg.seed, _eval_mode_of)
+        self.league = league = League(section, layout.agents, cfg.seed, self._eval_mode_of)
         changes: dict[str, Any] = {'policies': league.policies, 'mapping': league.policy_of, 'self_play': None}
-        self._shared = cfg.agents.model_copy(update={'self_play': None})
-        super().__init__(cfg.model_copy(update={'agents': cfg.agents.model_copy(update=changes)}))
-        self._actors |= {slot_name(i): Actor(league.slot_mode(i), draws=True) for i in range(section.slots)}
+        agents = cfg.agents.model_copy(update=changes)
+        super().__init__(cfg.model_copy(update={'agents': agents}), by_function(layout, agents, [MAIN]))
+        self._n_slot = section.slots
+        self._modules = modules_of(storable(cfg))
+        self._policy: Policy | None = None
+
+    def meet(self, learners: Mapping[str, Learner]) -> None:
+        (learner,) = learners.values()
+        self._policy = learner.policy
+        initial_state = learner.policy.eval_mode.initial_state
+        for i in range(self._n_slot):
+            self._actors[slot_name(i)] = Actor(self.league.slot_mode(i, initial_state), draws=True)
 
     def collector(
         self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
@@ -98,7 +115,6 @@ class SelfPlayRoster(AgentsRoster):
             self._layout,
             groups=tuple(group for group in self._layout.groups if group.policy in playing),
             mapping=self.league.evaluation_policy_of,
-            scored=MAIN,
         )
         return AgentEvaluator(
             layout,
@@ -123,28 +139,64 @@ class SelfPlayRoster(AgentsRoster):
         return self.league.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], run_dir: Path) -> None:
-        if state:
-            self.league.load_state_dict(state, run_dir / 'league')
+        if not state:
+            return
+        folder = run_dir / 'league'
+        try:
+            self.league.load_state_dict(state, folder)
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
+            raise malformed(folder, f'the results of its games cannot be read ({shown(str(error))})') from error
+
+    def _eval_mode_of(self, path: Path, is_own: bool) -> EvalMode:
+        """The eval mode of a snapshot. Args: is_own: this process wrote it; else it may name no code that the run does not."""
+        policy = self._policy
+        assert policy is not None, 'snapshots are taken and restored once the learner is there'
+        trust: Trust = self._modules
+        if is_own:
+            trust = True
+        model = None
+        if policy.given_model is not None:
+            model = copy.deepcopy(policy.model)
+        snapshot = load_policy(path, trust=trust, model=model)
+        if (snapshot.obs_space, snapshot.action_space) != (policy.obs_space, policy.action_space):
+            raise CheckpointError(path, 'is of a policy with other spaces than those of the run; use its own snapshots')
+        return snapshot.eval_mode
 
 
 class LeagueObserver(Observer):
-    """Takes the first snapshot when the run begins, further ones when they are due, and shows the ratings at its end."""
+    """Takes the first snapshot when the run begins, further ones when they are due, and shows the ratings at its end.
+
+    The file of a snapshot stays as long as a checkpoint of the run names it, so that a run may continue from each of them.
+    """
 
     def __init__(self, league: League) -> None:
         self._league = league
+        self._named: dict[Path, set[int]] = {}  # the snapshots that each checkpoint needs
 
     def on_start(self, job: RunView) -> None:
         folder = job.run_dir / 'league'
         before = self._league.folder
-        if before is not None and before != folder:  # a resumed run in a new folder
+        if before is not None and before.resolve() != folder.resolve():  # a resumed run in a new folder
             folder.mkdir(parents=True, exist_ok=True)
             for step in self._league.snapshots:
                 shutil.copy2(before / f'{step}.safetensors', folder)
         self._league.folder = folder
+        for checkpoint in (job.run_dir / 'checkpoints').glob('*.safetensors'):
+            self._named[checkpoint] = set(_snapshot_files(folder))
         self._take_if_due(job)
 
     def after_round(self, job: RunView) -> None:
         self._take_if_due(job)
+
+    def on_checkpoint(self, job: RunView, path: Path) -> None:
+        self._named[path] = set(self._league.snapshots)
+        self._named = {checkpoint: steps for checkpoint, steps in self._named.items() if checkpoint.exists()}
+        needed = self._league.snapshots.keys() | set().union(*self._named.values())
+        for step, file in _snapshot_files(job.run_dir / 'league').items():
+            if step not in needed:
+                file.unlink(missing_ok=True)
 
     def on_end(self, job: RunView, result: TrainResult) -> None:
         logger.info('ratings (Elo):\n%s', self._league.table())
@@ -154,6 +206,6 @@ class LeagueObserver(Observer):
             self._league.take(job.policy.save, job.env_step)
 
 
-def _eval_mode_of(path: Path) -> EvalMode:
-    """How a snapshot acts."""
-    return load_policy(path, trust=True).eval_mode
+def _snapshot_files(folder: Path) -> dict[int, Path]:
+    """The files of snapshots in a folder, by env step."""
+    return {int(file.stem): file for file in folder.glob('*.safetensors') if file.stem.isdecimal()}

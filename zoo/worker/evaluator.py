@@ -140,9 +140,11 @@ class Evaluator:
         never, and an episode may last for ever.
       deterministic: whether the mode's greedy actions are taken; else actions are drawn, from the seed of `evaluate`.
       infos: which of the env's own numbers are kept.   quiet: whether cut-off and long episodes give no warning.
-    Attributes: env: the evaluation envs.
+    Attributes: env: the evaluation envs; first_copy: number of the first of them among those of all ranks.
     Raises: UserError if actions are to be drawn but the policy draws none.
     """
+
+    first_copy = 0
 
     def __init__(
         self,
@@ -424,7 +426,7 @@ def evaluate(
             evaluator = seated.evaluator(vector, n_episode, limit, draws_none, quiet=max_step is not None)
             evaluation = evaluator.evaluate(stream(seed, 'evaluate'), callback=callback)
         assert evaluation is not None, 'nothing stops it'
-        return evaluation
+        return joined_evaluations([evaluation])
 
     return with_player(policy, play)
 
@@ -448,7 +450,12 @@ OnEvaluation = Callable[[int, Evaluation], str | None]
 
 
 def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
-    """Joins the evaluations of several ranks; the episodes of the first rank come first."""
+    """Joins the evaluations of several ranks; the episodes of the first rank come first. Raises: UserError if none counts."""
+    if not any(part.returns for part in parts):
+        raise UserError(
+            'no episode of the evaluation counts: the policy of agents.score, or the only one that learns, had no agent in any '
+            'of them; use more episodes (policy.eval.n_episode), or agents.score=team'
+        )
     if len(parts) == 1:
         return parts[0]
     n_each = [len(part.returns) for part in parts]
@@ -458,12 +465,16 @@ def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
         for key in keys
     }
     cut = [x for part, n in zip(parts, n_each, strict=True) for x in (part.cut or [False] * n)]
+    learners: dict[str, list[Evaluation]] = {}  # of the ranks in whose episodes each has agents
+    for part in parts:
+        for name, evaluation in part.learners.items():
+            learners.setdefault(name, []).append(evaluation)
     return Evaluation(
         [x for part in parts for x in part.returns],
         [x for part in parts for x in part.lengths],
         cut,
         infos,
         {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
-        {name: joined_evaluations([part.learners[name] for part in parts]) for name in parts[0].learners},
+        {name: joined_evaluations(of_learner) for name, of_learner in learners.items()},
         {name: [x for part in parts for x in part.agents[name]] for name in parts[0].agents},
     )
