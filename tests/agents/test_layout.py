@@ -20,6 +20,23 @@ def test_first_pattern_that_fits_counts():
     assert policy_of_agents(cfg, AGENTS) == {'adversary_0': 'p', 'adversary_1': 'q', 'agent_0': 'q'}
 
 
+def test_own_name_comes_before_patterns():
+    """So that a key which an override adds at the end counts."""
+    cfg = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'*': 'q', 'adversary_1': 'p'})
+    assert policy_of_agents(cfg, AGENTS) == {'adversary_0': 'q', 'adversary_1': 'p', 'agent_0': 'q'}
+
+
+def test_pattern_for_all_may_have_no_agent_left():
+    cfg = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'adversary_*': 'p', 'agent_0': 'q', '*': 'p'})
+    assert set(policy_of_agents(cfg, AGENTS).values()) == {'p', 'q'}
+
+
+def test_random_needs_no_name_and_the_only_network_has_the_other_agents():
+    cfg = AgentsConfig(mapping={'agent_0': 'random'})
+    assert cfg.policies == {'shared': {}, 'random': 'random'}
+    assert policy_of_agents(cfg, AGENTS) == {'adversary_0': 'shared', 'adversary_1': 'shared', 'agent_0': 'random'}
+
+
 def test_policies_named_as_agents_need_no_mapping():
     cfg = AgentsConfig(policies={name: {} for name in AGENTS})
     assert policy_of_agents(cfg, AGENTS) == {name: name for name in AGENTS}
@@ -30,9 +47,12 @@ def test_policies_named_as_agents_need_no_mapping():
     [
         (None, 'agents.mapping does not say whose they are'),
         ({'adversary_*': 'p'}, "no pattern that fits agent 'agent_0'"),
-        ({'*': 'p', 'adversary_*': 'q'}, "gives no agent to the policy 'q'"),
-        ({'*': 'r'}, "the policy 'r', which agents.policies lacks"),
-        ({'*': 'p', 'wolf_*': 'q'}, "'wolf_\\*', which fits none of the agents"),
+        ({'*': 'p', 'adversary_*': 'q'}, "'adversary_\\*', but patterns before it, such as '\\*', take all agents"),
+        ({'*': 'p', 'adversary_*': 'q', 'agent_0': 'q'}, "'adversary_\\*', but patterns before it"),
+        ({'*': 'p'}, "gives no agent to the policy 'q'; .*agents.policies.q=random alone"),
+        ({'*': 'r'}, "the policy 'r', which agents.policies lacks; the policies are p, q, random: name one of them"),
+        ({'*': 'p', 'wolf_*': 'q'}, "'wolf_\\*', which fits none of the agents .*; correct the pattern"),
+        ({'*': 'p', 'agent0': 'q'}, "'agent0', which fits none of the agents .*; did you mean 'agent_0'"),
     ],
 )
 def test_wrong_mappings_are_refused(mapping, sentence):

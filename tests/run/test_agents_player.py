@@ -14,7 +14,7 @@ from zoo import evaluate, load_policies, load_policy, serial_pipeline
 from zoo.agents.config import AgentsConfig
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
-from zoo.run.agents_player import agents_with, player_of_policies
+from zoo.run.agents_player import Opponents, player_of_policies
 
 ROOT = Path(__file__).parents[2]
 ENV = 'tests.agents.envs:Clockwork'
@@ -100,15 +100,63 @@ def test_other_opponent_takes_agents_of_a_shared_policy(shared):
     assert evaluation.returns == [OF_B] * 2
 
 
-def test_patterns_of_an_evaluation_come_first():
-    agents = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'})
-    changed = agents_with(agents, ['agents.mapping={a: q, b: p}'])
-    assert list(changed.mapping.items()) == [('a', 'q'), ('b', 'p'), ('*', 'q')]
+AB = AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'}, train=['p'], score='p')
+NAMES = ('a', 'b', 'c')
 
 
-def test_keys_of_training_are_not_changed():
-    with pytest.raises(ConfigError, match='agents.id is what the policies were trained with'):
-        agents_with(AgentsConfig(), ['agents.id=on'])
+@pytest.mark.parametrize(
+    ('overrides', 'mapping'),
+    [
+        (['agents.mapping={a: q, b: p}'], {'a': 'q', 'b': 'p', 'c': 'q'}),
+        (['agents.mapping.*=p', 'agents.mapping.b=random'], {'a': 'p', 'b': 'random', 'c': 'p'}),
+        (['agents.policies.q=random'], {'a': 'p', 'b': 'q', 'c': 'q'}),
+        (['agents.policies.bot.type=random', 'agents.mapping.c=bot'], {'a': 'p', 'b': 'q', 'c': 'bot'}),
+    ],
+)
+def test_patterns_of_an_evaluation_come_first(overrides, mapping):
+    assert Opponents(AB, overrides).in_env(NAMES).mapping == mapping
+
+
+def test_policies_named_as_agents_keep_them_where_another_gets_an_opponent():
+    agents = Opponents(AgentsConfig(policies={name: {} for name in NAMES}), ['agents.mapping.b=random']).in_env(NAMES)
+    assert agents.mapping == {'a': 'a', 'b': 'random', 'c': 'c'}
+
+
+def test_score_and_train_of_policies_that_have_no_agent_are_dropped():
+    agents = Opponents(AB, ['agents.mapping.a=random']).in_env(NAMES)
+    assert (list(agents.policies), agents.train, agents.score) == (['q', 'random'], None, None)
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'sentence'),
+    [
+        (['agents.id=on'], 'agents.id is what the policies were trained with'),
+        (['agents.mapping.a=r'], "the policy 'r', which agents.policies lacks; the policies are p, q, random"),
+        (['agents.mapping.d=p'], "'d', which fits none of the agents a, b, c"),
+        (['agents.mapping.*=random'], 'agents.mapping gives no agent to p, q'),
+        (['agents.mapping=[a]'], r"agents.mapping is '\[a\]' but must be a dict, .*as agents.mapping.player_1=bot"),
+        (['agents.policies.bot=random'], 'agents.policies.bot is given but agents.mapping gives it no agent'),
+        (['agents.policies.q=ppo'], "agents.policies.q is 'ppo' but an evaluation trains no policy"),
+    ],
+)
+def test_wrong_opponents_are_refused(overrides, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Opponents(AB, overrides).in_env(NAMES)
+
+
+def test_opponent_in_place_of_a_policy_of_the_run(two):
+    evaluation = evaluate(player_of_policies(load_policies(two.run_dir), ['agents.policies.q=random']), ENV, 2)
+    assert evaluation.learners['q'].returns == [(OF_B + OF_C) / 2] * 2
+    every = ['agents.policies.q=random', 'agents.policies.p=random']
+    with pytest.raises(ConfigError, match='agents.policies replaces p, q; leave a policy of the run'):
+        player_of_policies(load_policies(two.run_dir), every)
+
+
+def test_saved_policy_of_a_name_that_its_run_has_not_is_refused(two):
+    saved = f'{{type: saved, path: {two.run_dir}, policy: qq}}'
+    player = player_of_policies(load_policies(two.run_dir), [f'agents.policies.q={saved}'])
+    with pytest.raises(UserError, match="agents.policies.q.policy is 'qq' but .* it has p, q; did you mean 'q'"):
+        evaluate(player, ENV, 2)
 
 
 CODE = """

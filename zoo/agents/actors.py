@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.agents.config import RANDOM
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code
 from zoo.core.data import Obs, State, first_leaf, map_tensors
@@ -18,7 +19,6 @@ from zoo.core.seeding import reseed
 from zoo.core.spaces import ACTION_MASK, Box, MultiBinary, Space, leaf_spaces, n_values
 from zoo.policy.modes import CollectMode, EvalMode
 
-RANDOM = 'random'
 FUNCTION = 'function'
 SAVED = 'saved'
 PAST = 'past'

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from zoo.agents.self_play import SelfPlayConfig
 from zoo.config.section import Section
 from zoo.config.user_code import with_absolute_names
 
 NAME = re.compile(r'(?!rank_)[a-zA-Z][a-zA-Z0-9_-]{0,63}')
+SHARED = 'shared'
+"""Name of the policy of all agents where the config names none."""
+RANDOM = 'random'
+"""The policy that draws each allowed action with the same probability; agents may be mapped to it without naming it."""
 Mapped = dict[str, str] | str | Callable[..., Any] | None
 
 
@@ -27,8 +31,8 @@ class AgentsConfig(Section):
     )
     mapping: Annotated[Mapped, AfterValidator(with_absolute_names)] = Field(
         None,
-        description="the policy of each agent, {'adversary_*': predator, agent_0: prey}, by patterns of which the first that "
-        "fits counts, or 'module:function' of (agent, episode, copy), called when an episode begins; null: the only policy",
+        description="the policy of each agent, {'adversary_*': predator, agent_0: prey}, by its name, else by the first pattern "
+        "that fits, or 'module:function' of (agent, episode, copy), called when an episode begins; null: the only policy",
     )
     train: list[str] | None = Field(
         None, description='policies that learn; the others only act; null: all that have a network'
@@ -65,6 +69,20 @@ class AgentsConfig(Section):
         description='what env steps count, in the length of the run, its intervals and schedules: steps of envs, or actions of '
         'agents',
     )
+
+    @model_validator(mode='before')
+    @classmethod
+    def name_random(cls, given: Any) -> Any:
+        """Adds the policy 'random' to those of a section that maps agents to it."""
+        mapping = None
+        if isinstance(given, Mapping):
+            mapping = given.get('mapping')
+        policies = None
+        if isinstance(mapping, Mapping) and RANDOM in mapping.values():
+            policies = given.get('policies') or {SHARED: {}}
+        if not isinstance(policies, Mapping) or RANDOM in policies:
+            return given
+        return {**given, 'policies': {**policies, RANDOM: RANDOM}}
 
     @field_validator('policies')
     @classmethod

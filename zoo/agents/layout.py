@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.agents.actors import kind_of, refuse_no_code
-from zoo.agents.config import AgentsConfig
+from zoo.agents.config import RANDOM, SHARED, AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
-from zoo.core.errors import closest, place_of, show_error
+from zoo.core.errors import closest, did_you_mean, place_of, show_error
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -31,8 +31,6 @@ from zoo.env.adapter import convert_space
 from zoo.env.errors import UnsupportedEnvError
 from zoo.env.masks import masked_space
 
-SHARED = 'shared'
-"""Name of the policy of all agents where the config names none."""
 AGENT = 'agent'
 """Entry of observations that says which agent it is, one-hot."""
 STATE = 'state'
@@ -196,44 +194,90 @@ def trained_policies(cfg: AgentsConfig) -> tuple[str, ...]:
 def policy_of_agents(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]:
     """The policy of each agent, by patterns. Raises: ConfigError for an agent without one, or a policy without an agent."""
     names = policy_names(cfg)
-    patterns = cfg.mapping
-    if patterns is None:
-        if len(names) == 1:
-            patterns = {'*': names[0]}
-        elif set(names) == set(agents):
-            patterns = {agent: agent for agent in agents}
-        else:
-            raise ConfigError(
-                f'agents.policies has {_listed(names)} but agents.mapping does not say whose they are; map the agents '
-                f'{_listed(agents)} by patterns, as in agents.mapping={{"{agents[0]}": {names[0]}, "*": {names[-1]}}}.'
-            )
-    if not isinstance(patterns, Mapping):
-        raise ConfigError('agents.mapping is a function but must be patterns of names: {pattern: policy}.')
-    for pattern, policy in patterns.items():
-        if policy not in names:
-            close = closest(policy, names)
-            hint = f'did you mean {close[0]!r}?' if close else f'there are {_listed(names)}.'
-            raise ConfigError(
-                f'agents.mapping gives {pattern!r} the policy {policy!r}, which agents.policies lacks; {hint}'
-            )
-        if not any(fnmatchcase(agent, pattern) for agent in agents):
-            raise ConfigError(
-                f'agents.mapping has {pattern!r}, which fits none of the agents {_listed(agents)}; correct the pattern.'
-            )
-    of_agent = {}
+    patterns = patterns_of(cfg, agents)
+    check_patterns(patterns, names, agents)
+    deciding = {}
     for agent in agents:
-        fitting = [policy for pattern, policy in patterns.items() if fnmatchcase(agent, pattern)]
-        if not fitting:
+        pattern = pattern_of(agent, patterns)
+        if pattern is None:
             raise ConfigError(
                 f"agents.mapping has no pattern that fits agent {agent!r}; add it, or '*' for all that are left."
             )
-        of_agent[agent] = fitting[0]
-    idle = [name for name in names if name not in of_agent.values()]
-    if idle:
-        raise ConfigError(
-            f'agents.mapping gives no agent to the policy {idle[0]!r}; map one of {_listed(agents)} to it, or leave it out.'
-        )
-    return of_agent
+        deciding[agent] = pattern
+    _refuse_idle(cfg, patterns, deciding)
+    return {agent: patterns[pattern] for agent, pattern in deciding.items()}
+
+
+def patterns_of(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]:
+    """The patterns of a mapping, with those that the section does not have to say.
+
+    Agents that no pattern fits belong to the only policy that has a network; policies named as agents belong to these.
+    Raises: ConfigError if the section has several policies and no patterns.
+    """
+    names = policy_names(cfg)
+    networks = [name for name in names if kind_of(cfg.policies.get(name)) is None]
+    rest = {}
+    if len(networks) == 1:
+        rest = {'*': networks[0]}
+    if isinstance(cfg.mapping, Mapping):
+        if all(pattern_of(agent, cfg.mapping) for agent in agents):
+            return dict(cfg.mapping)
+        return {**cfg.mapping, **rest}
+    if cfg.mapping is not None:
+        raise ConfigError('agents.mapping is a function but must be patterns of names: {pattern: policy}.')
+    if len(names) == 1:
+        return {'*': names[0]}
+    if set(names) == set(agents):
+        return {agent: agent for agent in agents}
+    raise ConfigError(
+        f'agents.policies has {_listed(names)} but agents.mapping does not say whose they are; map the agents '
+        f'{_listed(agents)} by patterns, as in agents.mapping={{"{agents[0]}": {names[0]}, "*": {names[-1]}}}.'
+    )
+
+
+def _refuse_idle(cfg: AgentsConfig, patterns: Mapping[str, str], deciding: Mapping[str, str]) -> None:
+    """Raises: ConfigError for a pattern that has no agent left, or a policy without an agent. Args: deciding: of each agent."""
+    used = {patterns[pattern] for pattern in deciding.values()}
+    for pattern, policy in patterns.items():
+        if pattern not in deciding.values() and (pattern != '*' or policy not in used):
+            first = next(other for agent, other in deciding.items() if fnmatchcase(agent, pattern))
+            raise ConfigError(
+                f'agents.mapping has {pattern!r}, but patterns before it, such as {first!r}, take all agents that it fits; put it '
+                'before them, or leave it out.'
+            )
+    for name in policy_names(cfg):
+        if name not in used:
+            hint = ''
+            if kind_of(cfg.policies.get(name)) is None:
+                hint = f' (to let it play at random, give agents.policies.{name}=random alone)'
+            raise ConfigError(
+                f'agents.mapping gives no agent to the policy {name!r}; map one of {_listed(list(deciding))} to it, or leave it out '
+                f'of agents.policies{hint}.'
+            )
+
+
+def pattern_of(agent: str, patterns: Collection[str]) -> str | None:
+    """The pattern of a mapping that says whose an agent is: its own name, else the first that fits; None if none does."""
+    if agent in patterns:
+        return agent
+    return next((pattern for pattern in patterns if fnmatchcase(agent, pattern)), None)
+
+
+def check_patterns(patterns: Mapping[str, str], policies: Sequence[str], agents: Sequence[str]) -> None:
+    """Raises: ConfigError for a pattern that fits no agent, or a policy that there is not."""
+    for pattern, policy in patterns.items():
+        if policy not in policies:
+            known = list(dict.fromkeys([*policies, RANDOM]))
+            raise ConfigError(
+                f'agents.mapping gives {pattern!r} the policy {policy!r}, which agents.policies lacks; '
+                f'{did_you_mean(str(policy), known, end=" ")}the policies are {_listed(known)}: name one of them, or describe '
+                f'{policy!r} there.'
+            )
+        if not any(pattern_of(agent, [pattern]) for agent in agents):
+            raise ConfigError(
+                f'agents.mapping has {pattern!r}, which fits none of the agents {_listed(agents)}; '
+                f'{did_you_mean(pattern, agents, "correct the pattern.")}'
+            )
 
 
 def layout_of(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from zoo.agents.actors import kind_of
-from zoo.agents.layout import SHARED
+from zoo.agents.config import SHARED
 from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable

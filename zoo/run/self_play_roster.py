@@ -12,9 +12,9 @@ from typing import Any
 
 from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
-from zoo.agents.config import AgentsConfig
+from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
-from zoo.agents.layout import SHARED, by_function
+from zoo.agents.layout import by_function
 from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
 from zoo.config.section import ConfigError
