@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import importlib
 import inspect
@@ -12,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from zoo.backend.executor import Acting, ForwardActing
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
-from zoo.core.errors import UserError, did_you_mean, shown
+from zoo.core.errors import UserError, did_you_mean, shown, unknown_name
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, TOOL_REGISTRY
 from zoo.core.seeding import stream
@@ -35,7 +36,9 @@ from zoo.rl_utils.distribution import ActionDist
 if TYPE_CHECKING:
     from zoo.backend.choose import Compile
     from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
+    from zoo.rl_utils.optimizer import FlatOptimizer
 
+Own = TypeVar('Own', bound='Policy')
 KINDS = staticmethod, classmethod, property
 
 
@@ -509,6 +512,45 @@ class Policy(ABC):
         change = self._env_action()
         given = torch.as_tensor(action)
         return self._action_map(given if change is None else change(given))
+
+    def clone(self: Own, seed: int | None = None) -> Own:
+        """Makes an independent copy, with all parameters, statistics, moments, counters and memories of this policy.
+
+        Args: seed: of the copy, whose random numbers then differ from those of this policy; None: it draws the same ones.
+        """
+        if seed is None:
+            return copy.deepcopy(self)
+        model = None
+        if self.given_model is not None:
+            model = copy.deepcopy(self._model)
+        other = type(self)(
+            self.cfg,
+            self.obs_space,
+            self.action_space,
+            seed=seed,
+            enable_field=self._fields,
+            model=model,
+            action_mode=self._action_map.mode,
+            run=self.run,
+        )
+        other.load_state_dict(copy.deepcopy(self.state_dict()))
+        other.load_memory_state_dict(copy.deepcopy(self.memory_state_dict()))
+        return other
+
+    def reset_optimizers(self, names: Sequence[str] | None = None) -> None:
+        """Sets optimisers back to their state before the first step: their moments, their counters of steps, their averages.
+
+        Parameters stay. Args: names: of these optimisers alone, such as 'actor'; None: of all.
+        Raises: UserError if the policy has no optimiser of a name, or does not learn.
+        """
+        self._need('learn')
+        optimizers: dict[str, FlatOptimizer] = getattr(self, 'optimizers', {})
+        if not optimizers:
+            raise UserError(f'policy {self.cfg.type!r} keeps no optimisers in `optimizers`, so none can be reset')
+        for name in optimizers if names is None else names:
+            if name not in optimizers:
+                raise UserError(unknown_name('optimiser', name, optimizers, 'this policy has'))
+            optimizers[name].reset()
 
     def __repr__(self) -> str:
         n = sum(p.numel() for p in self._model.parameters())

@@ -247,6 +247,22 @@ class FlatOptimizer:
             self._kept['average'].copy_(self.param)
             self._kept['average_weight'].fill_(1)
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Sets moments, counters, the average and the loss scale to their values before the first step; parameters stay."""
+        first = first_values(self.mechanics, self.param)
+        for name, x in self._kept.items():
+            if name in first:
+                x.copy_(first[name])
+            else:
+                x.zero_()
+        self.expect_steps(0)
+        self.zero_grad()
+        self.scaled_by = None
+        self.n_skipped = 0
+        self._n_in_row = 0
+        self._norms.clear()
+
     def sibling(self: Own) -> Own:
         """Another optimiser over the same parameters and gradients, with its own rate, moments and counters, but no average."""
         other = copy(self)

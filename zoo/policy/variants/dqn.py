@@ -187,6 +187,7 @@ class DQNPolicy(NetworkPolicy):
 
     def _init_learn(self) -> None:
         self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
+        self.optimizers = {'all': self._optimizer}
         self.target_model: Any = copy.deepcopy(self._model).requires_grad_(False)
         self._n_step = 0  # gradient steps so far
 
