@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         save_demonstrations as save_demonstrations,
     )
     from zoo.tools.imitation.pretrain import pretrain as pretrain
+    from zoo.tools.matches.exact import exploitability as exploitability
     from zoo.tools.matches.match import MatchResult as MatchResult, match as match
     from zoo.tools.media.recording import record_video as record_video
     from zoo.tools.results.read import read_run as read_run
@@ -85,6 +86,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.result': 'RoundResult TrainResult',
         'zoo.tools.imitation.demonstrations': 'record_demonstrations save_demonstrations',
         'zoo.tools.imitation.pretrain': 'pretrain',
+        'zoo.tools.matches.exact': 'exploitability',
         'zoo.tools.matches.match': 'match MatchResult',
         'zoo.tools.media.recording': 'record_video',
         'zoo.tools.results.read': 'read_run',

@@ -20,6 +20,7 @@ class SpielGame(AgentGame):
     """A game of OpenSpiel. Players observe their information state, which remembers all that they saw, where the game has one.
 
     Args: game: what pyspiel.load_game returns.
+    Attributes: remembers: whether observations are information states; n_number: numbers of an observation.
     """
 
     def __init__(self, game: Any) -> None:
@@ -32,17 +33,18 @@ class SpielGame(AgentGame):
                 f'env {kind.short_name!r}: it is a mean-field game, whose players are one and a distribution of many; use a '
                 'game of players that move in turn, or at the same time.'
             )
-        self._remembers = bool(kind.provides_information_state_tensor)
-        if not self._remembers and not kind.provides_observation_tensor:
+        self.remembers = bool(kind.provides_information_state_tensor)
+        if not self.remembers and not kind.provides_observation_tensor:
             raise UnsupportedEnvError(
                 f'env {kind.short_name!r}: the game gives no tensors of observations, only texts; use another game, or give an '
                 'env of your own that encodes it.'
             )
-        if self._remembers:
+        if self.remembers:
             shape = game.information_state_tensor_shape()
         else:
             shape = game.observation_tensor_shape()
-        self._shape = (int(np.prod(shape)),)
+        self.n_number = int(np.prod(shape))
+        self._shape = (self.n_number,)
         self._random = np.random.default_rng(0)
         self.position: Any = None
 
@@ -84,7 +86,7 @@ class SpielGame(AgentGame):
         self.position = None
 
     def _tensor(self, player: int) -> np.ndarray:
-        if self._remembers:
+        if self.remembers:
             return np.array(self.position.information_state_tensor(player), np.float32)
         return np.array(self.position.observation_tensor(player), np.float32)
 

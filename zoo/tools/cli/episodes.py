@@ -18,6 +18,7 @@ from zoo.core.streams import columns, write_line
 from zoo.tools.cli.output import Argument, argument, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
+    from zoo.agents.exploitability import Exploitability
     from zoo.env.config import EnvConfig
     from zoo.worker.evaluator import Evaluation, Playing
 
@@ -108,7 +109,28 @@ def run_eval(args: argparse.Namespace) -> None:
     if args.output:  # NaN, for a missing number, becomes null in JSON and an empty cell in CSV
         rows = [{name: None if x != x else x for name, x in row.items()} for row in evaluation.rows()]
         write_output(path, _FORMATS[path.suffix](rows).encode())
-    show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
+    data = {**_summary(evaluation), 'env_step': env_step}
+    text = _text(evaluation, env_step)
+    exact = _exact(args, policy, env)
+    if exact:
+        from zoo.tools.matches.exact import exact_text
+
+        data['exploitability'] = {name: found.as_data() for name, found in exact.items()}
+        text = f'{text}\n{exact_text(exact)}'
+    show(args, data, text)
+
+
+def _exact(args: argparse.Namespace, policy: Playing, env: EnvConfig) -> dict[str, Exploitability]:
+    """The exploitability of the policy, and of its league, in small games of OpenSpiel; {} for others."""
+    if not isinstance(env.id, str) or not env.id.startswith('pyspiel:'):  # before the import
+        return {}
+    from zoo.tools.matches.exact import exact_of_run
+
+    path = checkpoint_path(args)
+    run_dir = None
+    if path.is_dir():
+        run_dir = path
+    return exact_of_run(policy, env, run_dir, args.trust or args.imports)
 
 
 def _record(args: argparse.Namespace, policy: Playing, env: EnvConfig, env_step: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zoo.agents.exploitability import Exploitability
 from zoo.agents.layout import Layout
 from zoo.agents.match import Contestant, Pairing, kinds_of_games, look_at_match, pair_evaluator, play_pair
 from zoo.agents.scores import GameScore, ratings
@@ -23,6 +24,7 @@ from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 from zoo.policy.config import MAX_EPISODE_STEPS
 from zoo.run.checkpoint.consent import Trust
+from zoo.tools.matches.exact import exact_of_match, exact_text
 from zoo.tools.matches.players import Entrant, Named, env_of_match, read_players
 
 N_EPISODE = 200
@@ -34,7 +36,9 @@ class MatchResult:
     """The results of a match.
 
     env: its name; players: their names; pairings: of each pair of players, (0, 1), (0, 2), ..., (1, 2), ...; ratings: Elo of each
-    player; anchor: the player whose rating is fixed; greedy: whether the likeliest actions were taken; seed: of the games.
+    player; anchor: the player whose rating is fixed; greedy: whether the likeliest actions were taken; seed: of the games;
+    exploitability: in small games of OpenSpiel of each player whose probabilities are known, and of the average of the snapshots
+    of each run with a league, also where the games were greedy; {} in others.
     """
 
     env: str
@@ -44,6 +48,7 @@ class MatchResult:
     anchor: str
     greedy: bool
     seed: int
+    exploitability: Mapping[str, Exploitability]
 
     @property
     def score(self) -> GameScore:
@@ -79,6 +84,7 @@ class MatchResult:
             'pairings': [_pairing_data(pairing) for pairing in self.pairings],
             'elo': dict(self.ratings),
             'anchor': self.anchor,
+            'exploitability': {name: exact.as_data() for name, exact in self.exploitability.items()},
         }
 
     def __str__(self) -> str:
@@ -137,6 +143,7 @@ class MatchSetup(NamedTuple):
     limit: int | None
     greedy: bool
     seed: int
+    trust: Trust
 
     @property
     def contestants(self) -> list[Contestant]:
@@ -167,7 +174,7 @@ def set_up(
     section = env_of_match(entrants, env, trust, overrides)
     layout = look_at_match(section, [entrant.contestant for entrant in entrants])
     n_episode = _rounded(n_episode, kinds_of_games(len(layout.agents)))
-    setup = MatchSetup(entrants, section, layout, n_episode, max_step, greedy, seed)
+    setup = MatchSetup(entrants, section, layout, n_episode, max_step, greedy, seed, trust)
     if max_step is not None:
         return setup
     limit: int | None = MAX_EPISODE_STEPS
@@ -236,8 +243,9 @@ def _result(setup: MatchSetup, pairings: Sequence[Pairing]) -> MatchResult:
         points[i, j] = score.wins + score.draws / 2
         points[j, i] = score.losses + score.draws / 2
         games[i, j] = games[j, i] = score.n_game
+    exact = exact_of_match(setup.entrants, setup.section, setup.trust)
     elo = dict(zip(names, ratings(points, games, anchor), strict=True))
-    return MatchResult(setup.layout.name, names, tuple(pairings), elo, names[anchor], setup.greedy, setup.seed)
+    return MatchResult(setup.layout.name, names, tuple(pairings), elo, names[anchor], setup.greedy, setup.seed, exact)
 
 
 def _pairing_data(pairing: Pairing) -> dict[str, Any]:
@@ -271,6 +279,8 @@ def match_text(result: MatchResult) -> str:
         lines += ['', _pairing_text(pairing, result)]
     if len(result.players) > 2:
         lines += ['', _ratings_text(result)]
+    if result.exploitability:
+        lines += ['', exact_text(result.exploitability)]
     return '\n'.join(lines)
 
 

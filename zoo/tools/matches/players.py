@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,10 +32,15 @@ WITH_STEP = re.compile(r'(?P<run>.+)@(?P<step>[\d_]+)')
 
 
 class Entrant(NamedTuple):
-    """A player, and the checkpoint that it comes from; None for others."""
+    """A player, and where it comes from. checkpoint: None for others than runs; run_dir: of a whole run, None for its parts."""
 
     contestant: Contestant
     checkpoint: Checkpoint | None = None
+    run_dir: Path | None = None
+
+    def with_policy(self, policy: Policy) -> Contestant:
+        """The player with another policy of its run."""
+        return replace(self.contestant, policy=policy)
 
     @property
     def run(self) -> SavedRun | None:
@@ -59,20 +65,17 @@ def read_players(
         )
     entrants: list[Entrant] = []
     for player in players:
-        entrant = _entrant(player, trust, policy, best)
+        entrant = entrant_of(player, trust, policy, best)
         name = entrant.contestant.name
         number = 1 + sum(re.sub(r' \(\d+\)$', '', each.contestant.name) == name for each in entrants)
         if number > 1:
             name = f'{name} ({number})'
-        entrants.append(entrant._replace(contestant=_renamed(entrant.contestant, name)))
+        entrants.append(entrant._replace(contestant=replace(entrant.contestant, name=name)))
     return entrants
 
 
-def _renamed(contestant: Contestant, name: str) -> Contestant:
-    return Contestant(name, contestant.policy, contestant.act, contestant.state, contestant.pad)
-
-
-def _entrant(player: Named, trust: Trust, policy: str | None, best: bool) -> Entrant:
+def entrant_of(player: Named, trust: Trust = (), policy: str | None = None, best: bool = False) -> Entrant:
+    """One player. Args and raises: as of `read_players`."""
     if isinstance(player, Policy):
         agents = (player.run.config or {}).get('agents') or {}
         return Entrant(_of_policy(player.cfg.type, player, agents))
@@ -116,7 +119,10 @@ def _of_word(word: str, trust: Trust, policy: str | None, best: bool) -> Entrant
     if named is not None and not (named == policy and len(names) == 1):  # --policy is for the runs that have several
         checkpoint = checkpoint_of_policy(checkpoint, named)
     agents = saved_run(checkpoint).config.get('agents') or {}
-    return Entrant(_of_policy(word, load_policy(checkpoint, trust=trust), agents), checkpoint)
+    run_dir = None
+    if place.is_dir() or place.name == BEST.name:
+        run_dir = checkpoint.path.parents[1]
+    return Entrant(_of_policy(word, load_policy(checkpoint, trust=trust), agents), checkpoint, run_dir)
 
 
 def _of_function(word: str) -> Contestant:
@@ -149,7 +155,7 @@ def _checkpoint_place(word: str, best: bool) -> Path | None:
 def _snapshot(run: Path, word: str) -> Path:
     """The snapshot of the league of a run at an env step, or its checkpoint of that step. Raises: UserError with those it has."""
     step = int(word)
-    league = _by_step(run / LEAGUE, '')
+    league = snapshots_of(run)
     saved = _by_step(run / CHECKPOINTS, 'step_')
     found = {**saved, **league}
     if step in found:
@@ -161,6 +167,12 @@ def _snapshot(run: Path, word: str) -> Path:
         f'{run} has no snapshot of env step {step}: its league has {_listed(sorted(league))}, its checkpoints are of '
         f'{_listed(sorted(saved))}; e.g. {run}@{near}'
     )
+
+
+def snapshots_of(run: Path) -> dict[int, Path]:
+    """The snapshots of the league of a run by env step, the oldest first."""
+    found = _by_step(run / LEAGUE, '')
+    return {step: found[step] for step in sorted(found)}
 
 
 def _by_step(folder: Path, prefix: str) -> dict[int, Path]:
