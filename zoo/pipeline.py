@@ -123,6 +123,10 @@ def serial_pipeline(
         refuse_other_config(cfg, config, overrides, folder)
     is_learner = STARTED_BY in os.environ  # its config may be of a checkpoint that was trusted for one command
     give_names(storable(cfg), remembers_env=run is None and not is_learner)
+    if trust:
+        from zoo.run.policy_file import approve_opponents
+
+        approve_opponents(storable(cfg).get('agents'), trust)
     is_own = not is_learner and (run is None or is_started_here(run))
     if run is not None and policy is None and model is None:
         from zoo.run.policy_file import build_policy

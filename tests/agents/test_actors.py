@@ -8,6 +8,7 @@ import torch
 
 from zoo.agents.actors import Actor, as_collect_mode, check_actor, function_mode, load_function, random_mode
 from zoo.config.section import ConfigError
+from zoo.core.action_map import ActionMap
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 N = 20_000
@@ -53,12 +54,49 @@ def test_function_gets_arrays_and_mask():
         return mask.argmax(1)
 
     obs = {'obs': torch.ones(2, 3), 'action_mask': torch.tensor([[False, True], [True, True]])}
-    assert function_mode(act, 'bot').forward(obs, None)['action'].tolist() == [1, 0]
+    assert function_mode(act, 'bot', Discrete(2), 'clip').forward(obs, None)['action'].tolist() == [1, 0]
     assert isinstance(seen['obs']['obs'], np.ndarray)
     with pytest.raises(
         ConfigError, match=r'act returned an array of shape \(3,\) but must return an action for each of the 2 rows'
     ):
-        function_mode(lambda obs, mask: np.zeros(3), 'agents.policies.bot.act').forward(obs, None)
+        function_mode(lambda obs, mask: np.zeros(3), 'agents.policies.bot.act', Discrete(2), 'clip').forward(obs, None)
+
+
+UNITS = {
+    'choices from 1': (Discrete(3, start=1), 'clip', [1, 3], [0, 2]),
+    'choices from 0': (Discrete(3), 'clip', [0, 2], [0, 2]),
+    'several choices': (MultiDiscrete((2, 3), (0, 5), (2,)), 'clip', [[1, 5], [0, 7]], [[1, 0], [0, 2]]),
+    'numbers between bounds': (
+        Box(np.float32([0, -4]), np.float32([10, 0])),
+        'rescale',
+        [[5, -4], [10, -1]],
+        [[0, -1], [1, 0.5]],
+    ),
+    'numbers that are clipped': (
+        Box(np.float32([0, -4]), np.float32([10, 0])),
+        'clip',
+        [[5, -4], [10, -1]],
+        [[5, -4], [10, -1]],
+    ),
+    'no bound': (Box(np.float32([0]), np.float32([np.inf])), 'rescale', [[7.0], [8.0]], [[7.0], [8.0]]),
+}
+
+
+@pytest.mark.parametrize('case', UNITS)
+def test_function_returns_actions_of_the_env(case):
+    """They come back as the same ones from the map that the env's actions go through."""
+    space, mode, actions, expected = UNITS[case]
+    action = function_mode(lambda obs, mask: np.array(actions), 'bot', space, mode).forward(torch.zeros(2, 1))['action']
+    assert action.tolist() == expected
+    assert ActionMap(space, mode)(action).tolist() == actions
+
+
+def test_function_with_too_many_numbers_is_refused():
+    mode = function_mode(lambda obs, mask: np.zeros((2, 2)), 'bot', Discrete(3), 'clip')
+    with pytest.raises(
+        ConfigError, match=r'shape \(2, 2\) but must return an action for each of the 2 rows, of 1 number[.]'
+    ):
+        mode.forward(torch.zeros(2, 1))
 
 
 def test_draws_depend_on_seed_group_and_rollout_alone():

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.agents.envs import Clockwork
+from tests.agents.envs import Clockwork, Rota
 from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
 from zoo.agents.layout import ACTS, BEGINS, EPISODE, REWARD, ROWS, TERMINATED, TRUNCATED, layout_of
@@ -82,6 +82,21 @@ def test_concat_has_the_observations_of_all_agents():
     ]
 
 
+def test_concat_has_the_observations_of_agents_that_wait():
+    """Rota: a acts in steps 0 and 2, where it dies; b in 1, c in 3. Before its first turn an agent has zeros."""
+    game = game_of(Rota(), 'rota')
+    table = TableEnv(game, layout_of(game, AgentsConfig(state='concat'), 'rota', ['shared']))
+    tables, _ = play(table, 5)
+    assert [table['state'].tolist() for table in tables] == [
+        [0, 0, 0, 0, 0, 0],
+        [1, 0, 1, 1, 0, 0],
+        [2, 0, 2, 1, 0, 0],
+        [3, 0, 3, 1, 3, 2],  # what a observed last
+        [0, 0, 4, 1, 4, 2],
+        [0, 0, 5, 1, 5, 2],
+    ]
+
+
 class Counted(Clockwork):
     """Clockwork whose observations are numbers, as those of rock-paper-scissors: the step."""
 
@@ -125,6 +140,21 @@ class Signs(Clockwork):
         if self._t == 2:
             infos = {**infos, 'a': {'is_limit': True}}
         return *result, infos
+
+
+class BothDie(Signs):
+    """As Signs, but b dies in step 1 too, without a limit."""
+
+    ends = {(1, 'a'): True, (1, 'b'): True, (4, 'c'): True}  # noqa: RUF012
+    script = ('ab', 'ab', 'c', 'c', 'c', '')
+
+
+def test_info_of_an_agent_says_nothing_about_the_end_of_another():
+    game = game_of(BothDie(), 'clockwork')
+    layout = layout_of(game, AgentsConfig(), 'clockwork', ['shared'])
+    tables, _ = play(TableEnv(game, layout, ends=EndsConfig(bootstrap_if=dict(is_limit=True))), 2)
+    assert column(tables, TERMINATED)[-1] == [0, 1, 0]
+    assert column(tables, TRUNCATED)[-1] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from zoo import evaluate, load_policies, load_policy, serial_pipeline
 from zoo.agents.config import AgentsConfig
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
+from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.run.agents_player import Opponents, player_of_policies
+from zoo.run.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 ENV = 'tests.agents.envs:Clockwork'
@@ -25,8 +27,8 @@ OF_C = 256 + 2_048 + 16_384
 RETURNS = {'a': OF_A, 'b': OF_B, 'c': OF_C}
 
 
-def trained(root, **agents):
-    config = job_config(
+def config_of(root, **agents):
+    return job_config(
         root,
         'CartPole-v1',
         max_env_step=32,
@@ -34,7 +36,10 @@ def trained(root, **agents):
         policy=dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=16), eval=dict(n_episode=2)),
         agents=agents,
     )
-    return serial_pipeline(config)
+
+
+def trained(root, **agents):
+    return serial_pipeline(config_of(root, **agents))
 
 
 @pytest.fixture(scope='module')
@@ -193,3 +198,41 @@ def test_code_of_opponents_in_a_checkpoint_is_loaded_with_consent_alone(tmp_path
     assert 'tests.run.test_agents_player' in of_all and 'only with your consent' in of_all
     assert "trust=['tests.run.test_agents_player']" in of_first and 'only with your consent' in of_first
     assert found(['tests.run.test_agents_player']) == [2, 2]
+
+
+def with_code(run_dir, name, monkeypatch):
+    """The checkpoint of a run, whose config names an optimizer by code; here it is Adam by another name."""
+    monkeypatch.setitem(OPTIMIZER_REGISTRY.entries, name, OPTIMIZER_REGISTRY.entries['adam'])
+    checkpoint = load_checkpoint(run_dir)
+    checkpoint.meta['config']['policy']['learn']['optimizer'] = name
+    save_checkpoint(checkpoint.path, checkpoint.state, checkpoint.meta)
+    return str(checkpoint.path)
+
+
+def test_saved_opponent_with_code_of_its_own_acts_with_the_consent_of_the_run(tmp_path, monkeypatch):
+    """The code is named by the checkpoint of the opponent alone; consent of the run that it plays in counts for it too."""
+    path = with_code(trained(tmp_path / 'saved', id='off').run_dir, 'code_of_opponent:Own', monkeypatch)
+    agents = dict(policies=dict(p={}, q=dict(type='saved', path=path)), mapping={'a': 'p', '*': 'q'}, id='off')
+    with pytest.raises(CheckpointError, match="names code of module 'code_of_opponent' .* --import code_of_opponent"):
+        trained(tmp_path / 'run', **agents)
+    run = serial_pipeline(config_of(tmp_path / 'run', **agents), trust=['code_of_opponent'])
+    assert run.env_step == 32
+
+
+def test_opponent_of_an_override_is_loaded_with_the_consent_of_the_command(shared, tmp_path, monkeypatch):
+    path = with_code(trained(tmp_path).run_dir, 'code_of_override:Own', monkeypatch)
+    opponent = json.dumps(dict(type='saved', path=path))
+    overrides = [f'agents.policies.q={opponent}', 'agents.mapping.b=q']
+    policies = load_policies(shared.run_dir)
+    with pytest.raises(CheckpointError, match="names code of module 'code_of_override'"):
+        evaluate(player_of_policies(policies, overrides), ENV, 1)
+    evaluation = evaluate(player_of_policies(policies, overrides, trust=True), ENV, 1)
+    assert evaluation.learners['q'].returns == [OF_B]
+
+
+def test_opponents_of_self_play_are_loaded_with_the_consent_of_the_run(tmp_path, monkeypatch):
+    path = with_code(trained(tmp_path / 'saved').run_dir, 'code_of_past:Own', monkeypatch)
+    config = config_of(tmp_path / 'run', self_play=dict(fixed=['random', path]))
+    with pytest.raises(CheckpointError, match="names code of module 'code_of_past'"):
+        serial_pipeline(config)
+    assert serial_pipeline(config, trust=['code_of_past']).env_step == 32

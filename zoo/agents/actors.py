@@ -13,10 +13,11 @@ from torch import Tensor
 from zoo.agents.config import RANDOM
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code
+from zoo.core.action_map import action_width
 from zoo.core.data import Obs, State, first_leaf, map_tensors
 from zoo.core.errors import shown
 from zoo.core.seeding import reseed
-from zoo.core.spaces import ACTION_MASK, Box, MultiBinary, Space, leaf_spaces, n_values
+from zoo.core.spaces import ACTION_MASK, Box, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces, n_values
 from zoo.policy.modes import CollectMode, EvalMode
 
 FUNCTION = 'function'
@@ -120,11 +121,12 @@ def _random_numbers(leaf: Box, action_mode: str, n: int, generator: torch.Genera
     return low + torch.rand(n, len(low), generator=generator) * (high - low)
 
 
-def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
-    """Calls a function of (observations [R, *O], mask [R, n] or None), arrays, which returns an action for each row.
+def function_mode(act: Callable[..., Any], name: str, action_space: Space, action_mode: str) -> EvalMode:
+    """Calls a function of (observations [R, *O], mask [R, n] or None), arrays, which returns an action of the env for each row.
 
-    Args: name: of the function in messages.
+    Args: name: of the function in messages; action_space, action_mode: of the env.
     """
+    units = PolicyUnits(action_space, action_mode)
 
     def forward(obs: Obs, state: State = None) -> dict[str, Any]:
         arrays = map_tensors(lambda x: x.numpy(force=True), obs)
@@ -133,14 +135,52 @@ def function_mode(act: Callable[..., Any], name: str) -> EvalMode:
             mask = arrays[ACTION_MASK]
         n = len(first_leaf(obs))
         action = torch.as_tensor(np.asarray(act(arrays, mask)))
-        if action.shape[:1] != (n,):
+        if action.shape[:1] != (n,) or action.numel() != n * units.width:
             raise ConfigError(
-                f'{name} returned an array of shape {tuple(action.shape)} but must return an action for each '
-                f'of the {n} rows.'
+                f'{name} returned an array of shape {tuple(action.shape)} but must return an action for each of the {n} rows, of '
+                f'{units.width} {"number" if units.width == 1 else "numbers"}.'
             )
-        return {'action': action}
+        return {'action': units.of_env(action)}
 
     return EvalMode(forward, sample=lambda obs, state, generator: forward(obs))
+
+
+class PolicyUnits:
+    """The units of a policy's actions: choices count from 0, and with action_mode rescale numbers are in -1..1.
+
+    Attributes: width: the numbers of an action.
+    """
+
+    def __init__(self, space: Space, action_mode: str) -> None:
+        starts: list[np.ndarray] = []  # what is subtracted from each number of an action
+        scales: list[np.ndarray] = []
+        for _, leaf in leaf_spaces(space):
+            width = action_width(leaf)
+            start = np.zeros(width)
+            scale = np.ones(width)
+            if isinstance(leaf, Discrete | MultiDiscrete):
+                start += np.ravel(leaf.start)
+            elif isinstance(leaf, Box) and action_mode == 'rescale':
+                low = leaf.low.astype(float).ravel()
+                high = leaf.high.astype(float).ravel()
+                is_finite = np.isfinite(low) & np.isfinite(high)
+                start[is_finite] = (low + high)[is_finite] / 2
+                scale[is_finite] = 2 / (high - low)[is_finite]
+            starts.append(start)
+            scales.append(scale)
+        self.width = sum(map(len, starts))
+        self._start = torch.from_numpy(np.concatenate(starts))
+        self._scale = torch.from_numpy(np.concatenate(scales))
+        self._is_same = not self._start.any() and bool((self._scale == 1).all())
+
+    def of_env(self, action: Tensor) -> Tensor:
+        """Converts actions of the env, [R, ...], to those of a policy."""
+        if self._is_same:
+            return action
+        converted = (action.reshape(len(action), self.width).double() - self._start) * self._scale
+        if not action.is_floating_point() and bool((self._scale == 1).all()):
+            return converted.to(action.dtype).view_as(action)
+        return converted.float().view_as(action)
 
 
 def refuse_no_code(name: str, path: str) -> None:

@@ -26,8 +26,9 @@ class AgentsConfig(Section):
     policies: dict[str, Any] = Field(
         {},
         description='policies by name: what differs from the section policy, {type: dqn, learn: {batch_size: 128}}, and '
-        "`buffer`; 'random'; {type: function, act: 'module:function'} of (obs, mask); {type: saved, path: a run folder}; {}: "
-        'one policy for all agents',
+        "`buffer`; 'random'; {type: function, act: 'module:function'} of (obs, mask), which returns actions of the env; "
+        '{type: saved, path: a run folder, policy: its name in a run of several}, which draws its actions, also in greedy '
+        'evaluations, unless `deterministic: true` is added; {}: one policy for all agents',
     )
     mapping: Annotated[Mapped, AfterValidator(with_absolute_names)] = Field(
         None,
@@ -45,7 +46,7 @@ class AgentsConfig(Section):
     state: Literal['off', 'env', 'concat'] = Field(
         'off',
         description='adds the entry `state` to observations, for a central critic: env: env.state(); concat: the observations '
-        'of all agents, one after the other',
+        'of all agents, one after the other, zeros before their first turn and after their end',
     )
     pad: bool = Field(
         False,

@@ -247,7 +247,7 @@ def mode_of(contestant: Contestant, layout: Layout, action_mode: str) -> EvalMod
     if policy is None:
         if contestant.act is None:
             return random_mode(group.action_space, action_mode)
-        return function_mode(contestant.act, f'the player {contestant.name}')
+        return function_mode(contestant.act, f'the player {contestant.name}', group.action_space, action_mode)
     mode = policy.eval_mode
     view = seen_by(policy, group)
     assert view is not None, 'the layout is refused for such a policy'

@@ -148,11 +148,10 @@ class TableEnv(gymnasium.Env):
         return total * self._share
 
     def _with_meanings(self, turn: Turn, ends: Ends) -> Turn:
-        """A turn in which the ends of agents mean what env.ends says, by the infos of all agents, their own first."""
-        shared = _merged(turn.infos)
+        """A turn in which the ends of agents mean what env.ends says, each by the agent's own info."""
         ended = {}
         for agent, end in turn.ended.items():
-            info = numbers_of({**shared, **turn.infos.get(agent, {})})
+            info = numbers_of(dict(turn.infos.get(agent) or {}))
             is_terminal = ends.is_terminal(end.terminated, info)
             if end.obs is None and not is_terminal:
                 raise BrokenContractError(
@@ -213,7 +212,7 @@ class TableEnv(gymnasium.Env):
             raise BrokenContractError(f'state() has shape {state.shape}', str(memory.shape), 'give it one shape')
 
     def _write_concat(self, turn: Turn) -> None:
-        """Writes the observations of all agents one after the other; zeros for an agent that has none."""
+        """Writes the observations of all agents one after the other; zeros of an agent before its first turn, and after its end."""
         memory = self._table[STATE]
         memory[...] = 0.0
         start = 0
@@ -221,8 +220,11 @@ class TableEnv(gymnasium.Env):
             stop = start + row.n_number
             if agent in turn.acts:
                 memory[start:stop] = flat_numbers(turn.acts[agent])
-            elif agent in turn.ended and is_finite(turn.ended[agent].obs):
-                memory[start:stop] = flat_numbers(turn.ended[agent].obs)
+            elif agent in turn.ended:
+                if is_finite(turn.ended[agent].obs):
+                    memory[start:stop] = flat_numbers(turn.ended[agent].obs)
+            elif agent in self._begun and turn.acts:  # it waits for its turn
+                memory[start:stop] = flat_numbers(self.game.observe(agent))
             start = stop
 
 

@@ -39,7 +39,7 @@ class TupleGame(AgentGame):
             agent: number(x, agent, self.reward_weights)
             for agent, x in self._of_agents('step', 'rewards', rewards).items()
         }
-        infos = {self.agents[0]: info}
+        infos = dict.fromkeys(self.agents, info)  # there is one for all
         if not np.all(np.logical_or(terminated, truncated)):
             return Turn(observed, earned, infos=infos)
         is_terminal = bool(np.all(terminated))

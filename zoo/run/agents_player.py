@@ -31,8 +31,8 @@ from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.spaces import Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv
 from zoo.policy.base import Policy
-from zoo.run.checkpoint import load_checkpoint, refuse_unapproved
-from zoo.run.policy_file import checkpoint_of_policy, load_policy
+from zoo.run.checkpoint import Trust, approved_modules, load_checkpoint, refuse_unapproved
+from zoo.run.policy_file import approve_opponents, checkpoint_of_policy, load_policy
 from zoo.worker.evaluation_env import config_of
 from zoo.worker.evaluator import Evaluator, Player
 
@@ -133,7 +133,9 @@ def _actor(name: str, differs: Any, group: Group, action_mode: str) -> Actor:
     if kind == RANDOM:
         return Actor(random_mode(group.action_space, action_mode), draws=True)
     if kind == FUNCTION:
-        return Actor(function_mode(load_function(name, differs['act']), f'agents.policies.{name}.act'), draws=False)
+        function = load_function(name, differs['act'])
+        mode = function_mode(function, f'agents.policies.{name}.act', group.action_space, action_mode)
+        return Actor(mode, draws=False)
     policy = saved_policy(f'agents.policies.{name}', differs['path'], differs.get('policy'))
     if (policy.obs_space, policy.action_space) != (group.obs_space, group.action_space):
         raise UserError(
@@ -157,7 +159,7 @@ def saved_policy(key: str, path: str, policy: str | None) -> Policy:
             checkpoint_of_policy(checkpoint, policy)
         except UserError as error:
             raise UserError(f'{key}.policy is {shown(str(policy))} but {error}') from error
-    return load_policy(checkpoint, policy=policy)
+    return load_policy(checkpoint, trust=approved_modules(), policy=policy)
 
 
 OF_EVALUATION = {
@@ -301,11 +303,13 @@ def _shapes(space: Space) -> list[tuple[str, str]]:
 
 
 @TOOL_REGISTRY.register('agents_player')
-def player_of_policies(policies: Mapping[str, Policy], overrides: Sequence[str] = ()) -> AgentsPlayer:
+def player_of_policies(
+    policies: Mapping[str, Policy], overrides: Sequence[str] = (), trust: Trust = ()
+) -> AgentsPlayer:
     """The player of policies, by name; that of a run with a single policy may have the name ''.
 
     The section agents is that of the run of the first one, which its checkpoint has; of a policy that no run has made, the
-    defaults. Args: overrides: see `Opponents`.
+    defaults. Args: overrides: see `Opponents`; trust: consent to the code of saved runs that these name.
     """
     first = next(iter(policies.values()))
     config = first.run.config or {}
@@ -317,6 +321,7 @@ def player_of_policies(policies: Mapping[str, Policy], overrides: Sequence[str] 
         return AgentsPlayer(policies, agents)
     others = Opponents(agents, overrides)
     agents = others.section
+    approve_opponents(plain(agents), trust)
     staying = {name: policy for name, policy in policies.items() if kind_of(agents.policies.get(name)) is None}
     if not staying:
         raise ConfigError(f'agents.policies replaces {", ".join(policies)}; leave a policy of the run to evaluate.')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from zoo.agents.actors import kind_of
-from zoo.agents.config import SHARED
+from zoo.agents.actors import SAVED, kind_of
+from zoo.agents.config import RANDOM, SHARED
 from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
@@ -34,6 +34,7 @@ from zoo.run.checkpoint import (
     State,
     Trust,
     approve_agents,
+    approve_opponent,
     causes_of_misfits,
     check_env_known,
     check_finite,
@@ -180,10 +181,34 @@ def load_policies(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_checkpoint(checkpoint)
     approve_agents(saved_run(checkpoint), trust)
+    approve_opponents(saved_run(checkpoint).config.get('agents'), trust)
     return {
         name: load_policy(checkpoint, device, trust, fields=fields, policy=name)
         for name in saved_policies(saved_run(checkpoint))
     }
+
+
+def approve_opponents(agents: Any, trust: Trust) -> None:
+    """Remembers that the user consents to the code of saved runs whose policies a section agents has as opponents.
+
+    Args: agents: of a config; trust: as of `load_policy`; without consent, making the opponent says what to type.
+    """
+    for path, policy in _saved_opponents(agents or {}):
+        with suppress(UserError):
+            checkpoint = load_checkpoint(path)
+            if policy is not None:
+                checkpoint = checkpoint_of_policy(checkpoint, policy)
+            approve_opponent(saved_run(checkpoint), trust)
+
+
+def _saved_opponents(agents: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """The paths and policies of the saved runs in a section agents."""
+    for differs in (agents.get('policies') or {}).values():
+        if kind_of(differs) == SAVED and isinstance(differs, Mapping):
+            yield str(differs.get('path')), differs.get('policy')
+    for name in (agents.get('self_play') or {}).get('fixed') or ():
+        if name != RANDOM and ':' not in name:
+            yield name, None
 
 
 def saved_policies(run: SavedRun) -> tuple[str, ...]:

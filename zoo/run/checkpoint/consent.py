@@ -134,7 +134,7 @@ SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that 
 logger = logging.getLogger(__name__)
 given: set[str | tuple[str, Any]] = set()
 given_elsewhere: set[str] = set()  # names that a config has given to another key than env.id
-approved: set[str] = set()  # names of code in sections agents of checkpoints
+approved: set[str] = set()  # names of code in sections agents of checkpoints, and of opponents
 given_imports: list[str] = []  # modules and files that `give_imports` was given
 
 
@@ -264,6 +264,17 @@ def approve_agents(run: SavedRun, trust: Trust = ()) -> None:
     if 'agents' in run.config:
         check_names(run, ('agents',), trust)
         approved.update(name for _, name in _names({'agents': run.config['agents']}))
+
+
+def approve_opponent(run: SavedRun, trust: Trust) -> None:
+    """As `approve_agents`, for the code that a saved run names for its policy, which another run has as an opponent."""
+    check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
+    approved.update(name for _, name in _names({'policy': run.config['policy']}))
+
+
+def approved_modules() -> list[str]:
+    """The modules and files of the code to which the user has consented in this process, sorted."""
+    return sorted({split_name(name)[0] for name in approved})
 
 
 def refuse_unapproved(agents: object) -> None:

@@ -331,7 +331,7 @@ def load_player(args: argparse.Namespace) -> tuple[Playing, EnvConfig, int]:
     if of_agents:
         from zoo.run.agents_player import player_of_policies
 
-        return player_of_policies(load_policies(checkpoint, trust=trust), of_agents), env, env_step
+        return player_of_policies(load_policies(checkpoint, trust=trust), of_agents, trust), env, env_step
     if len(saved_policies(saved_run(checkpoint))) > 1:
         return load_policies(checkpoint, trust=trust), env, env_step
     return load_policy(checkpoint, trust=trust), env, env_step
