@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zoo import SerialJob, load_policy, serial_pipeline
+from zoo import SerialJob, exploitability, load_policy, serial_pipeline
 from zoo.agents.self_play import League, SelfPlayConfig
 from zoo.core.data import first_leaf
 from zoo.core.errors import UserError
@@ -80,6 +80,33 @@ def test_resumed_runs_have_the_same_opponents_and_end_bit_equal(tmp_path):
     (one, elo), (other, other_elo) = ends
     assert elo == other_elo
     assert all(torch.equal(x, other[name]) for name, x in one.items())
+
+
+def lines_of(run_dir):
+    return [json.loads(line) for line in (run_dir / 'metrics.jsonl').read_text().splitlines()]
+
+
+def test_exploitability_of_small_games_is_logged_also_by_a_resumed_run(tmp_path):
+    pytest.importorskip('pyspiel', reason='OpenSpiel')
+    run = config(tmp_path, PAST | dict(exploitability=True), 256)
+    run['env']['id'] = 'pyspiel:kuhn_poker'
+    first = serial_pipeline(run)
+    newest, average = exploitability(f'{first.run_dir}@256'), exploitability(first.run_dir, average=True)
+    last = [line for line in lines_of(first.run_dir) if 'league/exploitability' in line][-1]
+    # the log has the numbers of the snapshots 0 and 128: that of 256 came after the last line
+    assert last['league/exploitability'] == pytest.approx(exploitability(f'{first.run_dir}@128').exploitability)
+    assert last['league/value'] == pytest.approx(exploitability(f'{first.run_dir}@128').value)
+    again = serial_pipeline(resume=first.run_dir, max_env_step=384)
+    following = [
+        line for line in lines_of(again.run_dir) if line.get('league/exploitability') and line['env_step'] > 256
+    ][0]
+    assert following['league/exploitability'] == pytest.approx(newest.exploitability)
+    assert following['league/exploitability_of_average'] == pytest.approx(average.exploitability)
+
+
+def test_exploitability_of_other_games_is_refused(tmp_path):
+    with pytest.raises(UserError, match='exploitability is true but .* is no game of OpenSpiel, .*; leave it out'):
+        serial_pipeline(config(tmp_path, dict(exploitability=True)))
 
 
 @pytest.mark.parametrize(

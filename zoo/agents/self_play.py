@@ -76,6 +76,11 @@ class SelfPlayConfig(Section):
         description='which snapshot plays: each with the same probability, or by (1 - p)^2 of the win rate p against it',
     )
     elo: EloConfig = Field(EloConfig(), description='ratings')
+    exploitability: bool = Field(
+        False,
+        description='log the exact loss of the newest snapshot against a best response, and of the average of all snapshots: in '
+        'small games of OpenSpiel, such as Kuhn and Leduc poker',
+    )
 
 
 @dataclass
@@ -114,7 +119,8 @@ class League:
 
     Args: agents: the seats of the game; seed: of the run; load: makes the eval mode of a snapshot, of its file and whether this
       process wrote that.
-    Attributes: rating: of the policy; snapshots: by the env step when they were taken, the oldest first; folder: their files.
+    Attributes: rating: of the policy; snapshots: by the env step when they were taken, the oldest first; folder: their files;
+      exact: metrics of the snapshots that are computed exactly, in small games.
     """
 
     def __init__(
@@ -133,6 +139,7 @@ class League:
         self._reset_step = 0
         self._drawn: tuple[tuple[int, int], str] | None = None  # the last episode, and its opponent
         self.folder: Path | None = None
+        self.exact: dict[str, float] = {}
 
     @property
     def policies(self) -> dict[str, Any]:
@@ -311,7 +318,7 @@ class League:
 
         Args: save: writes the policy to a path.
         """
-        path = self._path(env_step)
+        path = self.path(env_step)
         path.parent.mkdir(parents=True, exist_ok=True)
         save(path)
         self.snapshots[env_step] = Opponent(str(env_step), self.rating, mode=self._load(path, True))
@@ -320,13 +327,14 @@ class League:
         for step in idle[: max(len(self.snapshots) - self._cfg.keep, 0)]:
             del self.snapshots[step]
 
-    def _path(self, env_step: int) -> Path:
+    def path(self, env_step: int) -> Path:
+        """The file of a snapshot."""
         assert self.folder is not None, 'the run has begun'
         return self.folder / f'{env_step}.safetensors'
 
     def metrics(self) -> dict[str, float]:
         """The rating, the number of snapshots, and win rates against fixed opponents and the newest snapshots."""
-        metrics = {'league/elo': self.rating, 'league/snapshots': float(len(self.snapshots))}
+        metrics = {'league/elo': self.rating, 'league/snapshots': float(len(self.snapshots)), **self.exact}
         opponents = [*self.fixed, *list(self.snapshots.values())[-MOST_RATES:]]
         for i, opponent in enumerate(opponents[:MOST_RATES]):
             name = f'league/win_rate/{Path(opponent.name).name}'
@@ -373,7 +381,7 @@ class League:
             env_step = int(snapshot.name)
             if snapshot.name != str(env_step) or env_step < 0:  # it is the name of a file
                 raise ValueError(f'a snapshot has the name {snapshot.name!r}, wanted the env step when it was taken')
-            snapshot.mode = self._load(self._path(env_step), False)
+            snapshot.mode = self._load(self.path(env_step), False)
             self.snapshots[env_step] = snapshot
 
 

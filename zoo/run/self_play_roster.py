@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.exploitability import NotExactError, Play, play_of, tree_of
 from zoo.agents.layout import by_function
+from zoo.agents.match import Contestant
 from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
 from zoo.config.section import ConfigError
@@ -61,6 +63,9 @@ class SelfPlayRoster(AgentsRoster):
         if len(layout.agents) < 2:
             raise ConfigError('agents.self_play is set but the env has one agent; leave it out.')
         self.league = league = League(section, layout.agents, cfg.seed, self._eval_mode_of)
+        self._exact: LeagueExploitability | None = None
+        if section.exploitability:
+            self._exact = LeagueExploitability(cfg, self._snapshot_policy)
         changes: dict[str, Any] = {'policies': league.policies, 'mapping': league.policy_of, 'self_play': None}
         agents = cfg.agents.model_copy(update=changes)
         super().__init__(cfg.model_copy(update={'agents': agents}), by_function(layout, agents, [MAIN]))
@@ -133,7 +138,7 @@ class SelfPlayRoster(AgentsRoster):
         return AgentsPlayer({SHARED: policy}, self._shared)
 
     def observers(self) -> Sequence[Observer]:
-        return [LeagueObserver(self.league)]
+        return [LeagueObserver(self.league, self._exact)]
 
     def state_dict(self) -> dict[str, Any]:
         return self.league.state_dict()
@@ -150,7 +155,11 @@ class SelfPlayRoster(AgentsRoster):
             raise malformed(folder, f'the results of its games cannot be read ({shown(str(error))})') from error
 
     def _eval_mode_of(self, path: Path, is_own: bool) -> EvalMode:
-        """The eval mode of a snapshot. Args: is_own: this process wrote it; else it may name no code that the run does not."""
+        """The eval mode of a snapshot. Args: as of `_snapshot_policy`."""
+        return self._snapshot_policy(path, is_own).eval_mode
+
+    def _snapshot_policy(self, path: Path, is_own: bool = False) -> Policy:
+        """The policy of a snapshot. Args: is_own: this process wrote it; else it may name no code that the run does not."""
         policy = self._policy
         assert policy is not None, 'snapshots are taken and restored once the learner is there'
         trust: Trust = self._modules
@@ -162,7 +171,7 @@ class SelfPlayRoster(AgentsRoster):
         snapshot = load_policy(path, trust=trust, model=model)
         if (snapshot.obs_space, snapshot.action_space) != (policy.obs_space, policy.action_space):
             raise CheckpointError(path, 'is of a policy with other spaces than those of the run; use its own snapshots')
-        return snapshot.eval_mode
+        return snapshot
 
 
 class LeagueObserver(Observer):
@@ -171,8 +180,9 @@ class LeagueObserver(Observer):
     The file of a snapshot stays as long as a checkpoint of the run names it, so that a run may continue from each of them.
     """
 
-    def __init__(self, league: League) -> None:
+    def __init__(self, league: League, exact: LeagueExploitability | None = None) -> None:
         self._league = league
+        self._exact = exact
         self._named: dict[Path, set[int]] = {}  # the snapshots that each checkpoint needs
 
     def on_start(self, job: RunView) -> None:
@@ -186,6 +196,8 @@ class LeagueObserver(Observer):
         for checkpoint in (job.run_dir / 'checkpoints').glob('*.safetensors'):
             self._named[checkpoint] = set(_snapshot_files(folder))
         self._take_if_due(job)
+        if self._exact is not None:
+            self._exact.measure(self._league)  # also of a run that continues
 
     def after_round(self, job: RunView) -> None:
         self._take_if_due(job)
@@ -204,6 +216,48 @@ class LeagueObserver(Observer):
     def _take_if_due(self, job: RunView) -> None:
         if self._league.is_due(job.env_step):
             self._league.take(job.policy.save, job.env_step)
+            if self._exact is not None:
+                self._exact.measure(self._league)
+
+
+class LeagueExploitability:
+    """Measures the exploitability of the newest snapshot of a league, and of the average of all its snapshots.
+
+    Args: cfg: of the run; load: the policy of a snapshot.   Raises: ConfigError for a game of which it cannot be computed.
+    """
+
+    def __init__(self, cfg: JobConfig, load: Callable[[Path], Policy]) -> None:
+        try:
+            self._tree = tree_of(cfg.env)
+        except NotExactError as error:
+            raise ConfigError(f'agents.self_play.exploitability is true but {error}; leave it out.') from error
+        self._cfg = cfg
+        self._load = load
+        self._plays: dict[int, Play] = {}
+
+    def measure(self, league: League) -> None:
+        """Measures the snapshots that the league has now, into its metrics."""
+        plays = {}
+        for step in league.snapshots:
+            if step in self._plays:
+                plays[step] = self._plays[step]
+            else:
+                plays[step] = self._play_of(self._load(league.path(step)))
+        self._plays = plays
+        newest = self._tree.measure(plays[max(plays)])
+        average = self._tree.measure(self._tree.average(list(plays.values())))
+        league.exact = {
+            'league/exploitability': newest.exploitability,
+            'league/exploitability_of_average': average.exploitability,
+            'league/value': newest.value,
+        }
+
+    def _play_of(self, policy: Policy) -> Play:
+        agents = self._cfg.agents
+        try:
+            return play_of(Contestant(MAIN, policy, state=agents.state, pad=agents.pad), self._cfg.env, self._tree)
+        except NotExactError as error:
+            raise ConfigError(f'agents.self_play.exploitability is true but {error}; leave it out.') from error
 
 
 def _snapshot_files(folder: Path) -> dict[int, Path]:
