@@ -156,13 +156,6 @@ def test_first_heuristic_or_random_player_is_the_anchor(runs):
         result.pairing(FIRST, 'random')
 
 
-def test_odd_number_of_games_is_rounded_up_which_is_logged(caplog):
-    with caplog.at_level(logging.INFO):
-        result = match(always(0), 'random', env=ROCK_PAPER_SCISSORS, n_episode=7)
-    assert result.score.n_game == 8
-    assert '8 games are played in place of 7: each of the 2 ways to take the seats has the same number' in caplog.text
-
-
 def test_runs_of_different_games_are_refused_with_both_names(runs, tmp_path):
     other = str(trained(tmp_path, 0, ROCK_PAPER_SCISSORS))
     with pytest.raises(
@@ -173,13 +166,6 @@ def test_runs_of_different_games_are_refused_with_both_names(runs, tmp_path):
         UserError, match=r'takes observations .* but the agents of pettingzoo:classic/rps-v2 have Discrete\(4\)'
     ):
         match(runs[0], other, env=ROCK_PAPER_SCISSORS)
-
-
-@pytest.mark.parametrize('arguments', [{'n_episode': 0}, {'n_episode': 2.5}, {'seed': -1}, {'max_step': 0}])
-def test_numbers_out_of_range_are_refused(arguments):
-    ((name, value),) = arguments.items()
-    with pytest.raises(UserError, match=f'{name} is {value} but must be an integer'):
-        match('random', 'random', env=ROCK_PAPER_SCISSORS, **arguments)
 
 
 def test_cut_off_games_are_counted_with_their_returns_until_then():

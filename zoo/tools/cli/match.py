@@ -35,6 +35,7 @@ ARGUMENTS = {
         ),
         argument('--policy', metavar='NAME', help='the policy that plays for runs with several'),
         argument('--best', action='store_true', help='the best checkpoints of run folders, not the newest'),
+        argument('--video', metavar='FILE', help='also a film, .mp4 or .gif: one game of each seating of two players'),
         argument('--max-step', type=int, metavar='N', help='cut games off after N env steps'),
     )
 }
@@ -45,7 +46,8 @@ players meet in all pairs, and get ratings (Elo).
 
   zoo match runs/connect_four/NEW runs/connect_four/OLD
   zoo match RUN RUN@0 RUN@100000 random -n 400
-  zoo match RUN my_bots.py:greedy --greedy"""
+  zoo match RUN my_bots.py:greedy --greedy
+  zoo match RUN RUN@0 --video game.mp4"""
 }
 OVERRIDE = re.compile(r'[\w.]+=.*')
 
@@ -61,8 +63,13 @@ def run_match(args: argparse.Namespace) -> None:
     ):
         if number is not None and number < least:
             raise UserError(f'{name} is {number} but must be {least} or more')
-    from zoo.tools.matches.match import match_text, play, set_up
+    from zoo.tools.matches.match import match_text, play
+    from zoo.tools.matches.match_film import film_match
+    from zoo.tools.matches.setup import set_up
+    from zoo.tools.media.video import check_video
 
+    if args.video is not None:
+        check_video(args.video, None, 'zoo match --video')
     setup = set_up(
         players,
         n_episode=args.episodes,
@@ -76,5 +83,14 @@ def run_match(args: argparse.Namespace) -> None:
         overrides=overrides,
     )
     with watch_calls_of(args, setup.section.step_timeout):
+        film = None
+        if args.video is not None:  # first: a game that cannot be drawn is refused at once
+            film = film_match(setup, args.video)
         result = play(setup)
-    show(args, result.as_data(), match_text(result))
+    data = result.as_data()
+    text = match_text(result)
+    if film is not None:
+        seconds = film.n_frame / film.fps
+        data['video'] = {'file': args.video, 'frames': film.n_frame, 'fps': film.fps, 'seconds': seconds}
+        text += f'\n\n{args.video}: {len(film.evaluation.returns)} games, {seconds:.1f} s'
+    show(args, data, text)

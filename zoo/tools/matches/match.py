@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import combinations
-from numbers import Integral
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from zoo.agents.exploitability import Exploitability
-from zoo.agents.layout import Layout
-from zoo.agents.match import Contestant, Pairing, kinds_of_games, look_at_match, pair_evaluator, play_pair
+from zoo.agents.match import Pairing, kinds_of_games, pair_evaluator, play_pair
 from zoo.agents.scores import GameScore, ratings
 from zoo.agents.stage import table_section
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError
 from zoo.core.streams import columns
-from zoo.env import EnvConfig, make_vector_env
+from zoo.env import make_vector_env
 from zoo.env.settings import AT_END, EnvSettings
-from zoo.policy.base import Policy
-from zoo.policy.config import MAX_EPISODE_STEPS
 from zoo.run.checkpoint.consent import Trust
 from zoo.tools.matches.exact import exact_of_match, exact_text
-from zoo.tools.matches.players import Entrant, Named, env_of_match, read_players
+from zoo.tools.matches.match_film import film_match
+from zoo.tools.matches.players import Named
+from zoo.tools.matches.setup import MatchSetup, set_up
+from zoo.tools.media.video import check_video
 
 N_EPISODE = 200
 logger = logging.getLogger('zoo')
@@ -102,6 +102,7 @@ def match(
     max_step: int | None = None,
     trust: Trust = (),
     overrides: Sequence[str] = (),
+    video: str | Path | None = None,
 ) -> MatchResult:
     """Plays games between each pair of players, in which both have every seat equally often; the same seed gives the same games.
 
@@ -116,8 +117,11 @@ def match(
       max_step: env steps after which a game is cut off, with the returns until then; None: as the first policy's
         policy.eval.max_episode_steps says.
       trust: consent to code that checkpoints name, as of `load_policy`; overrides: 'env.KEY=VALUE' texts.
+      video: a file .mp4 or .gif: a film of one further game of each seating of two players.
     Raises: UserError for players of different games, or an env of one agent; ConfigError; CheckpointError.
     """
+    if video is not None:
+        check_video(video, None, 'the film of a match')
     setup = set_up(
         players,
         n_episode=n_episode,
@@ -130,57 +134,9 @@ def match(
         trust=trust,
         overrides=overrides,
     )
+    if video is not None:
+        film_match(setup, video)
     return play(setup)
-
-
-class MatchSetup(NamedTuple):
-    """A match that can be played. section: of its env; n_episode: games of each pair; limit: steps of a game, None: no limit."""
-
-    entrants: Sequence[Entrant]
-    section: EnvConfig
-    layout: Layout
-    n_episode: int
-    limit: int | None
-    greedy: bool
-    seed: int
-    trust: Trust
-
-    @property
-    def contestants(self) -> list[Contestant]:
-        return [entrant.contestant for entrant in self.entrants]
-
-    @property
-    def policies(self) -> list[Policy]:
-        """Those of the players that have one."""
-        return [contestant.policy for contestant in self.contestants if contestant.policy is not None]
-
-
-def set_up(
-    players: Sequence[Named],
-    *,
-    n_episode: int,
-    env: object,
-    seed: int,
-    greedy: bool,
-    policy: str | None,
-    best: bool,
-    max_step: int | None,
-    trust: Trust,
-    overrides: Sequence[str],
-) -> MatchSetup:
-    """Loads the players and looks at the env. Args and raises: as of `match`."""
-    _check_numbers(n_episode, seed, max_step)
-    entrants = read_players(players, trust, policy, best)
-    section = env_of_match(entrants, env, trust, overrides)
-    layout = look_at_match(section, [entrant.contestant for entrant in entrants])
-    n_episode = _rounded(n_episode, kinds_of_games(len(layout.agents)))
-    setup = MatchSetup(entrants, section, layout, n_episode, max_step, greedy, seed, trust)
-    if max_step is not None:
-        return setup
-    limit: int | None = MAX_EPISODE_STEPS
-    if setup.policies:
-        limit = setup.policies[0].cfg.eval.max_episode_steps
-    return setup._replace(limit=limit)
 
 
 def play(setup: MatchSetup) -> MatchResult:
@@ -208,26 +164,6 @@ def play(setup: MatchSetup) -> MatchResult:
                 )
             pairings.append(pairing)
     return _result(setup, pairings)
-
-
-def _check_numbers(n_episode: object, seed: object, max_step: object) -> None:
-    for name, number, least in (('n_episode', n_episode, 1), ('seed', seed, 0), ('max_step', max_step, 1)):
-        is_default = number is None and name == 'max_step'
-        if not is_default and (not isinstance(number, Integral) or number < least):
-            raise UserError(f'{name} is {shown(number)} but must be an integer >= {least}')
-
-
-def _rounded(n_episode: int, n_kind: int) -> int:
-    """The number of games, rounded up to a multiple of the kinds of games, which is logged."""
-    rounded = -(-n_episode // n_kind) * n_kind
-    if rounded != n_episode:
-        logger.info(
-            '%d games are played in place of %d: each of the %d ways to take the seats has the same number',
-            rounded,
-            n_episode,
-            n_kind,
-        )
-    return rounded
 
 
 def _result(setup: MatchSetup, pairings: Sequence[Pairing]) -> MatchResult:

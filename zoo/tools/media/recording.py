@@ -53,6 +53,7 @@ def record(
     env_step: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     callback: EpisodeCallback | None = None,
+    caption: Callable[[int], str] | None = None,
 ) -> Recording | None:
     """Plays whole episodes in one env, one after the other, and passes the picture of every state to `on_frame`.
 
@@ -64,6 +65,7 @@ def record(
       seed: as for `evaluate`, or the seed sequence that `evaluate` derives from it.
       on_frame: called with each picture, [H, W, 3] u8, and the env's frames per second (30 if it declares none).
       overlay: adds below each picture a line with the step, the return so far and the last action; needs the extra video.
+      caption: the line that is added below each picture of an episode, by its number from 0, in place of that.
       env_step: env step of the run, for env.schedule; None: the end of the run.
       stop: called before each step; true ends the recording.   deterministic, max_step, callback: as for `evaluate`.
     Returns: the recording; None if `stop` returned true before all episodes had ended.
@@ -90,7 +92,7 @@ def record(
         stage, seated = player.seated(env)
         with _stage(seated, stage, env_step) as (vector, camera):
             fps = camera.fps or FPS
-            filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay)
+            filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay, caption)
             evaluator = seated.evaluator(filmed, n_episode, limit, draws_none, quiet=True)
             evaluation = evaluator.evaluate(sequence, stop, callback)
             if evaluation is None:
@@ -163,11 +165,20 @@ def _stage(player: Player | None, env: Any, env_step: int | None) -> Iterator[tu
 class _Filmed:
     """Wrapper of one env that shows each state once: the first of an episode before its first step, others when reached."""
 
-    def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object], overlay: bool) -> None:
+    def __init__(
+        self,
+        env: AnyVectorEnv,
+        camera: Camera,
+        show: Callable[[np.ndarray], object],
+        overlay: bool,
+        caption: Callable[[int], str] | None = None,
+    ) -> None:
         self._env = env
         self._camera = camera
         self._show = show
         self._overlay = overlay
+        self._caption = caption
+        self._episode = -1
         self._resets_alone = env.autoreset == 'next_step'
         self.n_frame = 0
 
@@ -183,6 +194,7 @@ class _Filmed:
         if self._begins:
             self._n_step = 0
             self._return = 0.0
+            self._episode += 1
             self._take(self._camera.now())
         timestep = self._env.step(action)
         if self._is_over:  # a step that is only a reset
@@ -201,7 +213,9 @@ class _Filmed:
         if image is None:
             return
         self.n_frame += 1
-        if self._overlay:
+        if self._caption is not None:
+            image = with_line(image, self._caption(self._episode))
+        elif self._overlay:
             if action is None:
                 did = ''
             else:
