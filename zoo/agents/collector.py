@@ -13,7 +13,7 @@ from torch import Tensor
 from zoo.agents.actors import ActorActing
 from zoo.agents.compaction import Pending, Steps, compacted, drop_pending, needs_compaction
 from zoo.agents.layout import ACTS, REWARD, ROWS, Layout
-from zoo.agents.rows import ActionJoin, Owners, PolicyRows, outcomes, steps_of
+from zoo.agents.rows import Acted, ActionJoin, Owners, PolicyRows, TableRollout, outcomes, steps_of
 from zoo.agents.self_play import League
 from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, State, Timestep, map_tensors
@@ -255,7 +255,10 @@ class AgentCollector(Collector):
         if self.league is not None:
             for policies, returns in ended:
                 self.league.record(policies, returns)
-        rollouts = {name: self._rollout_of(name, extras, steps, gained, owners) for name in self._learner_of}
+        tables = TableRollout(gained, steps, extras.finals, self._layout.team)
+        rollouts = {
+            name: self._rollout_of(name, tables, self._acted(name, extras, owners)) for name in self._learner_of
+        }
         n_acted = self._count_actions(steps)
         if self._counts_agents:
             n_step = n_acted
@@ -283,13 +286,8 @@ class AgentCollector(Collector):
         self._n_row += acts.numel()
         return n_acted
 
-    def _rollout_of(
-        self, name: str, extras: RolloutExtras, timestep: Timestep, gained: Tensor, owners: Tensor | None
-    ) -> Rollout:
-        """The rollout of one policy."""
-        group = self._layout.group(name)
-        rows = self._rows[name]
-        rows.show(slice(None))
+    def _acted(self, name: str, extras: RolloutExtras, owners: Tensor | None) -> Acted:
+        """The part of a policy in a rollout."""
         state = initial = None
         if extras.state is not None:
             state = extras.state.get(name)
@@ -297,10 +295,14 @@ class AgentCollector(Collector):
             initial = self._initial_state(name)
         owned = None
         if owners is not None:
-            owned = owners == self._layout.groups.index(group)
-        steps = steps_of(
-            rows, group, gained, timestep, extras.finals, extras.output[name], state, initial, self._layout.team, owned
-        )
+            owned = owners == self._layout.policies.index(name)
+        return Acted(extras.output[name], state, initial, owned)
+
+    def _rollout_of(self, name: str, tables: TableRollout, acted: Acted) -> Rollout:
+        """The rollout of one policy."""
+        rows = self._rows[name]
+        rows.show(slice(None))
+        steps = steps_of(rows, tables, acted)
         pending = self._pending[name]
         if not needs_compaction(steps, pending):
             return self._plain_rollout(name, steps)

@@ -19,7 +19,7 @@ NEVER = 1 << 30
 
 
 class Steps(NamedTuple):
-    """What the R rows of a policy did in T steps.
+    """Actions of the R rows of a policy in T steps, and what they led to.
 
     obs: [T + 1, R, *O]; output: of acting, [T, R, ...] each; acts, begins: [T + 1, R] bool, the agent acts on the observation;
     its episode begins with it; reward [T, R], terminated, truncated [T, R] bool: what each step gave, also while idle;
@@ -87,61 +87,94 @@ def compacted(steps: Steps, pending: Pending | None) -> tuple[Compacted, Pending
     """
     n_step = len(steps.reward)
     whole = _with_pending(steps, pending)
-    ends = whole.terminated | whole.truncated
+    places = _places(whole, n_step)
+
+    def moved(x: Tensor) -> Tensor:
+        return x[places.source, places.rows]
+
+    at = places.last_step, places.rows
+    terminated = places.ended & whole.terminated[at] & ~places.is_empty
+    truncated = places.ended & ~whole.terminated[at] & ~places.is_empty
+    is_open = _is_open(places)
+    truncated = truncated | is_open
+    k, final_r = (terminated | truncated).nonzero(as_tuple=True)
+    is_reset = places.is_empty.clone()
+    if whole.dropped is not None:
+        is_reset |= moved(whole.dropped) | whole.dropped[at]
+    begins_here = moved(whole.begins[:-1]) & ~places.is_empty
+    done = Compacted(
+        obs=map_tensors(moved, _without_last(whole.obs)),
+        output=map_tensors(moved, whole.output),
+        reward=_rewards(whole, places),
+        terminated=terminated,
+        truncated=truncated,
+        is_reset=is_reset,
+        is_open=is_open,
+        begins=torch.cat((begins_here[1:], torch.zeros_like(begins_here[:1]))),
+        last_obs=map_tensors(lambda x: x[-1], whole.obs),
+        final_obs=_finals(whole, places, is_open, k, final_r),
+        final_index=torch.stack((k, final_r), 1),
+        state=_state_before(whole, begins_here[0]),
+    )
+    return done, _pending_of(whole, places.is_complete)
+
+
+class _Places(NamedTuple):
+    """Places of the transitions of R rows, T for each, of n steps: those of the rollout and maybe the action before it.
+
+    source [T, R]: the step that the transition of a place comes from; is_empty [T, R]: there is none; ended [T, R]: its agent ended
+    before it acted again; last_step [T, R]: the last one of its outcome; n_complete [R]: transitions of a row; next_act [n, R]:
+    for each step the observation of the next action, from 1 to n; is_complete [n, R]: the outcome of an action is there;
+    rows [R]: their indices.
+    """
+
+    source: Tensor
+    is_empty: Tensor
+    ended: Tensor
+    last_step: Tensor
+    n_complete: Tensor
+    next_act: Tensor
+    is_complete: Tensor
+    rows: Tensor
+
+
+def _places(whole: Steps, n_step: int) -> _Places:
+    """Places of all complete transitions, at the fronts of their rows."""
     n = len(whole.reward)
-    next_act = _next(whole.acts[1:], n)  # for each step the observation of the next action, from 1 to n
+    ends = whole.terminated | whole.truncated
+    next_act = _next(whole.acts[1:], n)
     end_at = _next(ends, n, offset=0)
     is_ended = end_at < next_act
     is_complete = whole.acts[:-1] & (is_ended | (next_act <= n))
     rows = torch.arange(ends.shape[1], device=ends.device)
-
-    # the place of each complete transition, and for each place the step that it comes from
     place = is_complete.cumsum(0) - 1
     n_complete = is_complete.sum(0)
     source = torch.zeros((n_step, len(rows)), dtype=torch.int64, device=ends.device)
     t, r = is_complete.nonzero(as_tuple=True)
     source[place[t, r], r] = t
     is_empty = torch.arange(n_step, device=ends.device).unsqueeze(1) >= n_complete
-
-    def moved(x: Tensor) -> Tensor:
-        return x[source, rows]
-
-    ended_here = moved(is_ended)
-    last_step = torch.where(ended_here, moved(end_at), moved(next_act) - 1)  # of the transition's outcome
+    ended = is_ended[source, rows]
+    last_step = torch.where(ended, end_at[source, rows], next_act[source, rows] - 1)
     last_step = last_step.clamp(max=n - 1)  # of empty places
+    return _Places(source, is_empty, ended, last_step, n_complete, next_act, is_complete, rows)
+
+
+def _rewards(whole: Steps, places: _Places) -> Tensor:
+    """What each transition earned, from its action to the last step of its outcome, [T, R]."""
     total = whole.reward.to(torch.float64).cumsum(0)
-    reward = total[last_step, rows] - moved(total) + moved(whole.reward).to(torch.float64)
-    at = last_step, rows
-    terminated = ended_here & whole.terminated[at] & ~is_empty
-    truncated = ended_here & ~whole.terminated[at] & ~is_empty
+    source = places.source, places.rows
+    reward = total[places.last_step, places.rows] - total[source] + whole.reward[source].to(torch.float64)
+    return torch.where(places.is_empty, 0.0, reward).to(whole.reward.dtype)
 
-    # the last transition of a row with empty places after it: the value of what the agent sees next stands for the rest
-    places = torch.arange(n_step, device=ends.device).unsqueeze(1)
-    is_open = (places == n_complete - 1) & ~ended_here & (n_complete < n_step)
-    truncated = truncated | is_open
-    k, final_r = (terminated | truncated).nonzero(as_tuple=True)
-    final_obs = _finals(whole, source, next_act, is_open, last_step, k, final_r)
 
-    is_reset = is_empty.clone()
-    if whole.dropped is not None:
-        is_reset |= moved(whole.dropped) | whole.dropped[at]
-    begins_here = moved(whole.begins[:-1]) & ~is_empty
-    begins = torch.cat((begins_here[1:], torch.zeros_like(begins_here[:1])))
-    done = Compacted(
-        obs=map_tensors(moved, _without_last(whole.obs)),
-        output=map_tensors(moved, whole.output),
-        reward=torch.where(is_empty, 0.0, reward).to(whole.reward.dtype),
-        terminated=terminated,
-        truncated=truncated,
-        is_reset=is_reset,
-        is_open=is_open,
-        begins=begins,
-        last_obs=map_tensors(lambda x: x[-1], whole.obs),
-        final_obs=final_obs,
-        final_index=torch.stack((k, final_r), 1),
-        state=_state_before(whole, begins_here[0]),
-    )
-    return done, _pending_of(whole, is_complete)
+def _is_open(places: _Places) -> Tensor:
+    """Whether a place has the last transition of a row with empty places after it, and its agent has not ended, [T, R].
+
+    The value of what the agent sees next counts for the rest.
+    """
+    n_step = len(places.source)
+    index = torch.arange(n_step, device=places.source.device).unsqueeze(1)
+    return (index == places.n_complete - 1) & ~places.ended & (places.n_complete < n_step)
 
 
 def _next(flags: Tensor, n: int, offset: int = 1) -> Tensor:
@@ -190,22 +223,17 @@ def _with_pending(steps: Steps, pending: Pending | None) -> Steps:
     )
 
 
-def _finals(
-    whole: Steps,
-    source: Tensor,
-    next_act: Tensor,
-    is_open: Tensor,
-    last_step: Tensor,
-    k: Tensor,
-    r: Tensor,
-) -> Tree:
+def _finals(whole: Steps, places: _Places, is_open: Tensor, k: Tensor, r: Tensor) -> Tree:
     """The observations after the transitions at the places (k, r), which are ends or the last ones of their rows."""
     open_at = is_open[k, r]
-    step = torch.where(open_at, next_act[source[k, r], r], last_step[k, r] + 1)  # of the observation in the block
+    last_step = places.last_step[k, r]
+    step = torch.where(
+        open_at, places.next_act[places.source[k, r], r], last_step + 1
+    )  # of the observation in the block
     # of ends whose last observation is not in the block: their index among `final_obs`
     where = torch.full(whole.terminated.shape, -1, dtype=torch.int64)
     where[whole.final_index[:, 0], whole.final_index[:, 1]] = torch.arange(len(whole.final_index))
-    elsewhere = where[last_step[k, r], r]
+    elsewhere = where[last_step, r]
     from_finals = (elsewhere >= 0) & ~open_at
 
     def taken(x: Tensor, final: Tensor) -> Tensor:

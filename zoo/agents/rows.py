@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,13 +30,14 @@ from zoo.core.spaces import Dict, Space, leaf_spaces
 class PolicyRows:
     """The rows of one policy in a block of tables [T + 1, B, ...]: R = B * S rows, copy by copy.
 
-    Attributes: obs: [T + 1, R, *O], views of the tables; the entry `state` is memory of its own, which `show` fills.
+    Attributes: obs: [T + 1, R, *O], views of the tables; the entry `state` is memory of its own, which `show` fills; slots: [S],
+      the agents; columns: ROWS of the tables; group: of the policy.
     """
 
     def __init__(self, tables: Mapping[str, Any], group: Group) -> None:
-        self._group = group
-        self._slots = torch.tensor(group.slots)
-        self._columns = tables[ROWS]
+        self.group = group
+        self.slots = torch.tensor(group.slots)
+        self.columns = tables[ROWS]
         self._tables = tables
         self.obs = rows_of_group(tables, group)
         self._state: Tensor | None = None
@@ -51,18 +52,18 @@ class PolicyRows:
             copies = 1  # their dimension
             if isinstance(t, int):
                 copies = 0
-            self._state[t] = state.repeat_interleave(len(self._slots), copies)
+            self._state[t] = state.repeat_interleave(len(self.slots), copies)
 
     def acts(self, t: int, owned: Tensor | None = None) -> Tensor:
         """Which rows act on observation t, [R] bool. Args: owned: [R], whether the row's agent is the policy's; None: all."""
-        acts = self._columns[t, :, self._slots, ACTS].flatten() > 0
+        acts = self.columns[t, :, self.slots, ACTS].flatten() > 0
         if owned is None:
             return acts
         return acts & owned
 
     def begins(self, t: int) -> Tensor:
         """Which rows begin an episode with observation t, [R] bool."""
-        return self._columns[t, :, self._slots, BEGINS].flatten() > 0
+        return self.columns[t, :, self.slots, BEGINS].flatten() > 0
 
 
 def rows_of_group(tables: Mapping[str, Any], group: Group) -> Tree:
@@ -167,58 +168,62 @@ def outcomes(columns: Tensor, finals: Finals) -> Tensor:
         return columns[1:]
     steps = columns[1:].clone()
     for t, copies, table in finals:
-        steps[t, torch.from_numpy(copies)] = torch.from_numpy(table[ROWS])
+        steps[t, _copied(copies)] = _copied(table[ROWS])
     return steps
 
 
-def steps_of(
-    rows: PolicyRows,
-    group: Group,
-    gained: Tensor,
-    timestep: Timestep,
-    finals: Finals,
-    output: dict[str, Any],
-    state: State = None,
-    initial: State = None,
-    team: str = 'none',
-    owned: Tensor | None = None,
-) -> Steps:
-    """The steps of the rows of a policy in a rollout.
+class TableRollout(NamedTuple):
+    """A rollout of tables, which the rows of all policies are parts of.
 
-    Args: gained: of `outcomes`; timestep: of the tables; finals: last tables, by step; output: of the policy's acting;
-      state: before step 0; initial: that of new episodes; team: see the section agents;
-      owned: [T + 1, B, S], whether the agent is the policy's in that step; None: all are.
+    gained: see `outcomes`; timestep: of the tables; finals: last tables, by step; team: see the section agents.
     """
-    slots = rows._slots
-    n = len(slots)
-    own = gained[:, :, slots]
-    columns = rows._columns[:, :, slots]
-    reward = own[..., REWARD]
+
+    gained: Tensor
+    timestep: Timestep
+    finals: Finals
+    team: str = 'none'
+
+
+class Acted(NamedTuple):
+    """The part of a policy in a rollout.
+
+    output: of its acting; state: the recurrent state before step 0; initial: that of new episodes; owned: [T + 1, B, S], whether
+    the agent is the policy's in that step; None: all are.
+    """
+
+    output: dict[str, Any]
+    state: State = None
+    initial: State = None
+    owned: Tensor | None = None
+
+
+def steps_of(rows: PolicyRows, rollout: TableRollout, acted: Acted) -> Steps:
+    """The steps of the rows of a policy in a rollout."""
+    timestep = rollout.timestep
+    n = len(rows.slots)
+    gained = rollout.gained[:, :, rows.slots]
+    columns = rows.columns[:, :, rows.slots]
+    reward = gained[..., REWARD]
     acts = columns[..., ACTS] > 0
-    terminated, truncated = ends_of_agents(own, timestep)
+    terminated, truncated = ends_of_agents(gained, timestep)
+    owned = acted.owned
     if owned is not None:
         acts = acts & owned
         reward = reward * owned[:-1]
         terminated = terminated & owned[:-1]
         truncated = truncated & owned[:-1]
-    if team != 'none':
-        total = reward.sum(-1, keepdim=True)
-        if team == 'mean':
-            if owned is None:
-                total = total / n
-            else:
-                total = total / owned[:-1].sum(-1, keepdim=True).clamp(min=1)
-        reward = total.expand_as(reward)
+    if rollout.team != 'none':
+        reward = _team_rewards(reward, rollout.team, owned)
     dropped = None
     if timestep.is_reset is not None:
         dropped = timestep.is_reset.repeat_interleave(n, 1)
     truncated = truncated.flatten(1)
     if timestep.is_broken is not None:
         truncated |= timestep.is_broken.repeat_interleave(n, 1)
-    final_obs, final_index = _final_rows(rows, group, finals)
+    final_obs, final_index = _final_rows(rows, rollout.finals)
     return Steps(
         obs=rows.obs,
-        output=output,
+        output=acted.output,
         acts=acts.flatten(1),
         begins=columns[..., BEGINS].flatten(1) > 0,
         reward=reward.flatten(1),
@@ -227,9 +232,20 @@ def steps_of(
         dropped=dropped,
         final_obs=final_obs,
         final_index=final_index,
-        state=state,
-        initial=initial,
+        state=acted.state,
+        initial=acted.initial,
     )
+
+
+def _team_rewards(reward: Tensor, team: str, owned: Tensor | None) -> Tensor:
+    """The sum or mean of the rewards of a policy's agents, for each of them, [T, B, S]. Args: owned: see `Acted`."""
+    total = reward.sum(-1, keepdim=True)
+    if team == 'mean':
+        if owned is None:
+            total = total / reward.shape[-1]
+        else:
+            total = total / owned[:-1].sum(-1, keepdim=True).clamp(min=1)
+    return total.expand_as(reward)
 
 
 def ends_of_agents(gained: Tensor, timestep: Timestep) -> tuple[Tensor, Tensor]:
@@ -245,20 +261,25 @@ def ends_of_agents(gained: Tensor, timestep: Timestep) -> tuple[Tensor, Tensor]:
     return terminated, truncated
 
 
-def _final_rows(rows: PolicyRows, group: Group, finals: Finals) -> tuple[Tree, Tensor]:
-    """The last observations of the agents of a group, [K, *O], and their (t, r), [K, 2]."""
+def _final_rows(rows: PolicyRows, finals: Finals) -> tuple[Tree, Tensor]:
+    """The last observations of the agents of a policy, [K, *O], and their (t, r), [K, 2]."""
     if not finals:
         return map_tensors(lambda x: x[-1, :0], rows.obs), torch.empty((0, 2), dtype=torch.int64)
-    n = len(group.slots)
+    n = len(rows.slots)
     parts = []
     index = []
     for t, copies, table in finals:
-        tensors = map_tensors(torch.from_numpy, table)
-        obs = map_tensors(lambda x: x.flatten(0, 1), tensors[group.entry])
-        obs = in_order(obs, group.obs_space)
-        if rows._state is not None:
+        tensors = map_tensors(_copied, table)
+        obs = map_tensors(lambda x: x.flatten(0, 1), tensors[rows.group.entry])
+        obs = in_order(obs, rows.group.obs_space)
+        if rows.group.has_state:
             obs[STATE] = tensors[STATE].repeat_interleave(n, 0)
         parts.append(obs)
         r = (copies[:, None] * n + np.arange(n)).ravel()
         index.append(np.stack((np.full_like(r, t), r), 1))
     return map_tensors(lambda *x: torch.cat(x), *parts), torch.from_numpy(np.concatenate(index))
+
+
+def _copied(x: np.ndarray) -> Tensor:
+    """An array as a tensor; those of runners may be memory that is not to be written."""
+    return torch.from_numpy(np.array(x))
