@@ -55,16 +55,16 @@ def check_actor(name: str, differs: Any) -> None:
     """Raises: ConfigError for keys that an actor does not have, or lacks."""
     kind = kind_of(differs)
     assert kind is not None, 'it is an actor'
-    given: Mapping[str, Any] = {'type': kind}
+    options: Mapping[str, Any] = {'type': kind}
     if isinstance(differs, Mapping):
-        given = differs
-    for key in given:
+        options = differs
+    for key in options:
         if key not in KEYS[kind]:
             raise ConfigError(
                 f'agents.policies.{name} has the key {key!r} but a policy of type {kind!r} has {", ".join(KEYS[kind])}; leave it out.'
             )
     for key, example in (('act', 'my_bots.py:greedy'), ('path', 'a run folder')):
-        if key in KEYS[kind] and given.get(key) in (None, ''):
+        if key in KEYS[kind] and options.get(key) in (None, ''):
             raise ConfigError(f'agents.policies.{name} is of type {kind!r} but lacks {key!r}; give it, e.g. {example}.')
 
 
@@ -285,5 +285,5 @@ def as_collect_mode(actor: Actor, name: str, seed: int, n_step: int, width: int)
 
 
 def _nothing(*_: Any) -> Any:
-    """What an actor keeps of a rollout."""
+    """The data of an actor: none, as it learns nothing."""
     return {}

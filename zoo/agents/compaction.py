@@ -160,7 +160,7 @@ def _places(whole: Steps, n_step: int) -> _Places:
 
 
 def _rewards(whole: Steps, places: _Places) -> Tensor:
-    """What each transition earned, from its action to the last step of its outcome, [T, R]."""
+    """The reward of each transition, from its action to the last step of its outcome, [T, R]."""
     total = whole.reward.to(torch.float64).cumsum(0)
     source = places.source, places.rows
     reward = total[places.last_step, places.rows] - total[source] + whole.reward[source].to(torch.float64)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.agents.actors import Actor
 from zoo.agents.layout import ACTS, BEGINS, REWARD, ROWS, STATE, Layout
 from zoo.agents.rows import ActionJoin, Owners, in_order
 from zoo.core.data import Obs, State, Timestep, map_tensors
@@ -57,6 +58,18 @@ class AgentEvaluator(Evaluator):
 
     def _new_tally(self, callback: EpisodeCallback | None) -> Tally:
         return AgentTally(self._layout, self._joint, self._quota, self._limit, self._infos, callback)
+
+
+def modes_of(
+    layout: Layout, modes: Mapping[str, EvalMode], actors: Mapping[str, Actor]
+) -> tuple[dict[str, EvalMode], list[str]]:
+    """The modes of all policies of a layout in its order, and the names of those that always draw their actions.
+
+    Args: modes: of policies with a network; actors: of those that only act, others of no use here included.
+    """
+    every = {name: actor.mode for name, actor in actors.items()} | dict(modes)
+    drawing = [name for name, actor in actors.items() if actor.draws and name in layout.policies]
+    return {name: every[name] for name in layout.policies}, drawing
 
 
 class AgentTally(Tally):
@@ -135,16 +148,16 @@ class AgentTally(Tally):
             owned = np.array([row for of_env in self._owned for row in of_env])
             plays[:] = owned == np.arange(len(groups)).reshape(-1, 1, 1)
         cut = list(whole.cut) or [False] * len(returns)
-        found = {}
-        for group, mine in zip(groups, plays, strict=True):
-            episodes = mine.any(1).nonzero()[0].tolist()
+        evaluations = {}
+        for group, is_played in zip(groups, plays, strict=True):
+            episodes = is_played.any(1).nonzero()[0].tolist()
             if episodes:
-                found[group.policy] = Evaluation(
-                    [float(returns[i][mine[i]].mean()) for i in episodes],
+                evaluations[group.policy] = Evaluation(
+                    [float(returns[i][is_played[i]].mean()) for i in episodes],
                     [whole.lengths[i] for i in episodes],
                     [cut[i] for i in episodes],
                 )
-        return found
+        return evaluations
 
 
 class _EvalRows:

@@ -17,7 +17,7 @@ import torch
 from zoo.agents.game import AgentGame, Turn
 from zoo.agents.games import game_of, make_game
 from zoo.core.action_map import ActionMap
-from zoo.core.errors import UserError, show_error
+from zoo.core.errors import UserError, listed, show_error
 from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, mask_size, space_words
@@ -170,7 +170,7 @@ class GameCheck:
             if agent not in self._agents:
                 raise BrokenContractError(
                     f'{call} names the agent {agent!r}',
-                    f'one of possible_agents, {_listed(list(self._agents))}',
+                    f'one of possible_agents, {listed(list(self._agents), MOST_LISTED)}',
                     'name it there',
                 )
             spaces = self._agents[agent]
@@ -226,7 +226,7 @@ class AgentSpaces:
         return action_of(self._to_env(random_actions(self.action, 1, rng, bits)), 0)
 
     def check_mask(self, agent: str, of_obs: Any, of_info: Any) -> str:
-        """Where the mask is, '' if there is none. Raises: BrokenContractError for one that allows nothing."""
+        """The place of the mask, '' if there is none. Raises: BrokenContractError for one that allows nothing."""
         mask = of_obs
         source = 'obs'
         if of_info is not None:
@@ -297,11 +297,11 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the facts as (label, text)."""
     agents = facts['agents']
     yield 'kind', facts['kind']
-    yield 'agents', f'{len(agents)}: {_listed(agents)}'
+    yield 'agents', f'{len(agents)}: {listed(agents, MOST_LISTED)}'
     for kind in facts['spaces']:
         whose = ''
         if len(facts['spaces']) > 1:
-            whose = f' of {_listed(kind["agents"])}'
+            whose = f' of {listed(kind["agents"], MOST_LISTED)}'
         yield 'spaces', f'observations {kind["obs_space"]}, actions {kind["action_space"]}{whose}'
     yield 'policies', facts['policies']
     if not facts.get('steps'):
@@ -332,13 +332,6 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         'seeds',
         {True: 'repeat its episodes', False: 'do not repeat its episodes', None: 'not tested'}[facts['repeats']],
     )
-
-
-def _listed(names: list[str]) -> str:
-    text = ', '.join(names[:MOST_LISTED])
-    if len(names) > MOST_LISTED:
-        text += f' and {len(names) - MOST_LISTED} more'
-    return text
 
 
 @TOOL_REGISTRY.register('inspect_agents')
@@ -419,7 +412,7 @@ def _after_steps(game: AgentGame, check: GameCheck) -> dict[str, Any]:
 
 
 def _state_words(game: AgentGame) -> str:
-    """What state() gives after a reset, in words."""
+    """The result of state() after a reset, in words."""
     try:
         game.reset(seed=0)
         state = np.asarray(game.state())
@@ -433,7 +426,7 @@ def _state_words(game: AgentGame) -> str:
 
 
 def _of_raw_env(game: AgentGame, cfg: EnvConfig, name: str, n_step: int) -> dict[str, Any]:
-    """What the env of PettingZoo itself returns, where the game changes it: types of rewards, ends with both flags."""
+    """The values that an env of PettingZoo returns and the game changes: types of rewards, ends with both flags."""
     facts: dict[str, Any] = {'reward_types': [], 'both_flags': []}
     if isinstance(game.env, gymnasium.Env) or not hasattr(game.env, 'possible_agents'):
         return facts
@@ -449,7 +442,7 @@ def _warnings(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
     both = facts['both_flags']
     if both:
         yield (
-            f'env {name!r}: ends of {_listed(both)} are both terminated and truncated; zoo takes them as terminated, so that no '
+            f'env {name!r}: ends of {listed(both, MOST_LISTED)} are both terminated and truncated; zoo takes them as terminated, so that no '
             'value follows.'
         )
     if all(seen['min'] == seen['max'] == 0 for seen in facts['rewards'].values() if seen['min'] is not None):

@@ -14,7 +14,7 @@ from zoo.agents.config import RANDOM, SHARED, AgentsConfig
 from zoo.agents.game import AgentGame, Turn
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
-from zoo.core.errors import closest, did_you_mean, place_of, show_error
+from zoo.core.errors import closest, did_you_mean, listed, place_of, show_error
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -40,13 +40,18 @@ OBS = 'obs'
 ROWS = 'rows'
 """Entry of a table with the columns of each agent, [A, N_COLUMN]."""
 ACTS, BEGINS, REWARD, TERMINATED, TRUNCATED, EPISODE = range(6)
-"""Columns of ROWS: the agent acts on what its row shows; its episode begins with it; what the last step gave it; the number of
-the episode of its copy, from 0, where a function maps agents to policies, else 0."""
+"""Columns of ROWS.
+
+ACTS: whether the agent acts on what its row shows.
+BEGINS: whether its episode begins with that.
+REWARD: what the last step gave it.
+TERMINATED, TRUNCATED: whether it ended with the last step.
+EPISODE: number of the episode of its copy, from 0, where a function maps agents to policies; else 0.
+"""
 N_COLUMN = 6
 ALL = 'of all'
 """Entry of a table with the rows of all agents, where a function maps agents to policies."""
 MASKS = {'obs': 'its mask in its observations', 'info': 'its mask in its infos', 'none': 'no masks'}
-MOST_LISTED = 6  # names in a message
 
 
 class Group(NamedTuple):
@@ -147,7 +152,7 @@ class Layout:
             if name not in names:
                 raise ConfigError(
                     f'agents.mapping returned {name!r} for ({agent!r}, {episode}, {copy}) but must return a policy: '
-                    f'{_listed(names)}.'
+                    f'{listed(names)}.'
                 )
             owners.append(names.index(name))
         return owners
@@ -230,8 +235,8 @@ def patterns_of(cfg: AgentsConfig, agents: Sequence[str]) -> dict[str, str]:
     if set(names) == set(agents):
         return {agent: agent for agent in agents}
     raise ConfigError(
-        f'agents.policies has {_listed(names)} but agents.mapping does not say whose they are; map the agents '
-        f'{_listed(agents)} by patterns, as in agents.mapping={{"{agents[0]}": {names[0]}, "*": {names[-1]}}}.'
+        f'agents.policies has {listed(names)} but agents.mapping does not say whose they are; map the agents '
+        f'{listed(agents)} by patterns, as in agents.mapping={{"{agents[0]}": {names[0]}, "*": {names[-1]}}}.'
     )
 
 
@@ -251,7 +256,7 @@ def _refuse_idle(cfg: AgentsConfig, patterns: Mapping[str, str], deciding: Mappi
             if kind_of(cfg.policies.get(name)) is None:
                 hint = f' (to let it play at random, give agents.policies.{name}=random alone)'
             raise ConfigError(
-                f'agents.mapping gives no agent to the policy {name!r}; map one of {_listed(list(deciding))} to it, or leave it out '
+                f'agents.mapping gives no agent to the policy {name!r}; map one of {listed(list(deciding))} to it, or leave it out '
                 f'of agents.policies{hint}.'
             )
 
@@ -270,12 +275,12 @@ def check_patterns(patterns: Mapping[str, str], policies: Sequence[str], agents:
             known = list(dict.fromkeys([*policies, RANDOM]))
             raise ConfigError(
                 f'agents.mapping gives {pattern!r} the policy {policy!r}, which agents.policies lacks; '
-                f'{did_you_mean(str(policy), known, end=" ")}the policies are {_listed(known)}: name one of them, or describe '
+                f'{did_you_mean(str(policy), known, end=" ")}the policies are {listed(known)}: name one of them, or describe '
                 f'{policy!r} there.'
             )
         if not any(pattern_of(agent, [pattern]) for agent in agents):
             raise ConfigError(
-                f'agents.mapping has {pattern!r}, which fits none of the agents {_listed(agents)}; '
+                f'agents.mapping has {pattern!r}, which fits none of the agents {listed(agents)}; '
                 f'{did_you_mean(pattern, agents, "correct the pattern.")}'
             )
 
@@ -306,9 +311,10 @@ def layout_of(
         slots_of = {policy: tuple(i for i, agent in enumerate(agents) if of_agent[agent] == policy) for policy in order}
     else:
         slots_of = dict.fromkeys(order, tuple(range(len(agents))))
+    seen = _Seen(game, turn, cfg, name, action_mask)
     groups = []
     for policy, slots in slots_of.items():
-        group = _group(game, turn, cfg, name, policy, slots, state_space, action_mask)
+        group = _group(seen, policy, slots, state_space)
         if mapping is not None:
             group = group._replace(entry=ALL)
         groups.append(group)
@@ -316,7 +322,18 @@ def layout_of(
     scored = None
     if mapping is not None:
         scored = _scored(cfg, order, trained)
-    layout = Layout(name, agents, tuple(groups), cfg.state, state_space, cfg.team, score, sums, mapping, scored)
+    layout = Layout(
+        name=name,
+        agents=agents,
+        groups=tuple(groups),
+        state=cfg.state,
+        state_space=state_space,
+        team=cfg.team,
+        score=score,
+        score_sums=sums,
+        mapping=mapping,
+        scored=scored,
+    )
     if mapping is not None:
         layout.owners(0, 0)  # so that a function with an error is refused before the run
     return layout
@@ -350,16 +367,20 @@ def mapping_of(cfg: AgentsConfig) -> Callable[[str, int, int], str] | None:
     return None
 
 
-def _group(
-    game: AgentGame,
-    turn: Turn,
-    cfg: AgentsConfig,
-    name: str,
-    policy: str,
-    slots: tuple[int, ...],
-    state_space: Box | None,
-    action_mask: str,
-) -> Group:
+class _Seen(NamedTuple):
+    """A game after its first reset. turn: what that gave; name: of the env; action_mask: env.action_mask."""
+
+    game: AgentGame
+    turn: Turn
+    cfg: AgentsConfig
+    name: str
+    action_mask: str
+
+
+def _group(seen: _Seen, policy: str, slots: tuple[int, ...], state_space: Box | None) -> Group:
+    """The group of a policy. Args: slots: its agents. Raises: UnsupportedEnvError for spaces that it cannot have."""
+    name = seen.name
+    game = seen.game
     agents = [game.agents[i] for i in slots]
     raw_spaces = tuple(
         convert_space(game.obs_space(agent), 'observation', f'{name}, agent {agent}') for agent in agents
@@ -367,35 +388,15 @@ def _group(
     raw_actions = tuple(convert_space(game.action_space(agent), 'action', f'{name}, agent {agent}') for agent in agents)
     obs_space = raw_spaces[0]
     action_space = raw_actions[0]
-    is_padded = cfg.pad and (len(set(map(space_words, raw_spaces))) > 1 or len(set(map(space_words, raw_actions))) > 1)
+    is_padded = seen.cfg.pad and (_differ(raw_spaces) or _differ(raw_actions))
     if is_padded:
         obs_space = _padded_obs(raw_spaces, agents, name)
         action_space = _padded_actions(raw_actions, agents, name)
     else:
-        for what, spaces in (('observations', raw_spaces), ('actions', raw_actions)):
-            for agent, space in zip(agents, spaces, strict=True):
-                if space != spaces[0]:
-                    raise UnsupportedEnvError(
-                        f'env {name!r}: policy {policy!r} acts for {agents[0]} with {what} {space_words(spaces[0])} and for '
-                        f'{agent} with {space_words(space)}; use agents.pad=true, or a policy for each kind of agent '
-                        '(agents.policies and agents.mapping).'
-                    )
-    mask_of = ''
-    if isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces and action_mask != 'off':
-        mask_of = 'obs'
-        obs_space = masked_space(obs_space, action_space, action_mask, name)
-    elif _has_masks(turn, agents) and action_mask != 'off':
-        mask_of = 'turn'
-    elif is_padded and len(set(map(mask_size, raw_actions))) > 1:
-        mask_of = 'pad'
-    found = {'obs': 'obs', 'turn': 'info'}.get(mask_of, 'none')
-    if action_mask in ('obs', 'info') and found != action_mask:
-        raise UnsupportedEnvError(
-            f"env {name!r}: env.action_mask is {action_mask!r} but agent {agents[0]} has {MASKS[found]}; use 'auto' or 'off'."
-        )
-    if mask_of in ('turn', 'pad'):
-        obs_space = _with_entry(obs_space, ACTION_MASK, MultiBinary((mask_size(action_space),)))
-    has_id = cfg.id == 'on' or (cfg.id == 'auto' and len(slots) > 1)
+        _refuse_other_spaces(name, policy, agents, raw_spaces, raw_actions)
+    pads_choices = is_padded and len(set(map(mask_size, raw_actions))) > 1
+    mask_of, obs_space = _with_mask(seen, agents, obs_space, action_space, pads_choices)
+    has_id = seen.cfg.id == 'on' or (seen.cfg.id == 'auto' and len(slots) > 1)
     if has_id:
         obs_space = _with_id(obs_space, len(slots), is_entry=state_space is not None)
     if state_space is not None:
@@ -412,6 +413,52 @@ def _group(
         mask_of=mask_of,
         has_state=state_space is not None,
     )
+
+
+def _differ(spaces: Sequence[Space]) -> bool:
+    """Whether spaces differ in kind or shape."""
+    return len(set(map(space_words, spaces))) > 1
+
+
+def _refuse_other_spaces(
+    name: str, policy: str, agents: Sequence[str], obs_spaces: Sequence[Space], action_spaces: Sequence[Space]
+) -> None:
+    """Raises: UnsupportedEnvError if the agents of a policy differ in their spaces."""
+    for what, spaces in (('observations', obs_spaces), ('actions', action_spaces)):
+        for agent, space in zip(agents, spaces, strict=True):
+            if space != spaces[0]:
+                raise UnsupportedEnvError(
+                    f'env {name!r}: policy {policy!r} acts for {agents[0]} with {what} {space_words(spaces[0])} and for '
+                    f'{agent} with {space_words(space)}; use agents.pad=true, or a policy for each kind of agent '
+                    '(agents.policies and agents.mapping).'
+                )
+
+
+def _with_mask(
+    seen: _Seen, agents: Sequence[str], obs_space: Space, action_space: Space, pads_choices: bool
+) -> tuple[str, Space]:
+    """The source of the masks of agents, see `Group`, and the space of observations with a mask.
+
+    Raises: UnsupportedEnvError if env.action_mask names another source.
+    """
+    wanted = seen.action_mask
+    source = ''
+    if isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces and wanted != 'off':
+        source = 'obs'
+        obs_space = masked_space(obs_space, action_space, wanted, seen.name)
+    elif _has_masks(seen.turn, agents) and wanted != 'off':
+        source = 'turn'
+    elif pads_choices:
+        source = 'pad'
+    name_of_source = {'obs': 'obs', 'turn': 'info'}.get(source, 'none')
+    if wanted in ('obs', 'info') and name_of_source != wanted:
+        raise UnsupportedEnvError(
+            f'env {seen.name!r}: env.action_mask is {wanted!r} but agent {agents[0]} has {MASKS[name_of_source]}; '
+            "use 'auto' or 'off'."
+        )
+    if source in ('turn', 'pad'):
+        obs_space = _with_entry(obs_space, ACTION_MASK, MultiBinary((mask_size(action_space),)))
+    return source, obs_space
 
 
 def _has_masks(turn: Turn, agents: Sequence[str]) -> bool:
@@ -540,12 +587,5 @@ def _score(
     if score in agents:
         return (list(agents).index(score),), False
     raise ConfigError(
-        f"agents.score is {score!r} but must be a policy ({_listed(list(slots_of))}), an agent ({_listed(agents)}) or 'team'."
+        f"agents.score is {score!r} but must be a policy ({listed(list(slots_of))}), an agent ({listed(agents)}) or 'team'."
     )
-
-
-def _listed(names: Sequence[Any]) -> str:
-    text = ', '.join(map(str, names[:MOST_LISTED]))
-    if len(names) > MOST_LISTED:
-        text += f' and {len(names) - MOST_LISTED} more'
-    return text

@@ -55,14 +55,14 @@ class PolicyRows:
             self._state[t] = state.repeat_interleave(len(self.slots), copies)
 
     def acts(self, t: int, owned: Tensor | None = None) -> Tensor:
-        """Which rows act on observation t, [R] bool. Args: owned: [R], whether the row's agent is the policy's; None: all."""
+        """Whether rows act on observation t, [R] bool. Args: owned: [R], whether the row's agent is the policy's; None: all."""
         acts = self.columns[t, :, self.slots, ACTS].flatten() > 0
         if owned is None:
             return acts
         return acts & owned
 
     def begins(self, t: int) -> Tensor:
-        """Which rows begin an episode with observation t, [R] bool."""
+        """Whether an episode of rows begins with observation t, [R] bool."""
         return self.columns[t, :, self.slots, BEGINS].flatten() > 0
 
 
@@ -160,7 +160,7 @@ def _columns(space: Space, table: Space) -> list[slice]:
 
 
 def outcomes(columns: Tensor, finals: Finals) -> Tensor:
-    """What each step gave to each agent, [T, B, A, N_COLUMN]: of a step that ended an episode, as the last table says.
+    """The columns of agents after each step, [T, B, A, N_COLUMN]; after one that ended an episode those of its last table.
 
     Args: columns: ROWS of a block, [T + 1, B, A, N_COLUMN]; finals: last tables, by step.
     """

@@ -74,7 +74,7 @@ class SpielGame(AgentGame):
         return self._tensor(self.agents.index(agent))
 
     def state(self) -> np.ndarray:
-        """What all players see, one after the other."""
+        """The observations of all players, one after the other."""
         if self.position.is_terminal():
             return np.zeros(len(self.agents) * self._shape[0], np.float32)
         return np.concatenate([self._tensor(i) for i in range(len(self.agents))])

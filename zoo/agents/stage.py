@@ -1,4 +1,4 @@
-"""Stage: looks at the agents of an env, and makes the section from which envs of tables are made."""
+"""Inspection of the agents of an env before a run, and the section env from which its tables are made."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ OF_SINGLE_ENVS: dict[str, Any] = {
 def refuse_keys_of_single_envs(env: EnvConfig) -> None:
     """Raises: ConfigError for a key of the section env that changes what one agent sees or does."""
     for key, value in OF_SINGLE_ENVS.items():
-        given = env.get(key)
-        if given not in (value, None):
+        setting = env.get(key)
+        if setting not in (value, None):
             raise ConfigError(
-                f'env.{key} is {given!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
+                f'env.{key} is {setting!r} but {env_name(env)} has several agents, and it changes the observations of one; leave '
                 'it out.'
             )
     if env.ends.both is not None:

@@ -98,11 +98,11 @@ class TableEnv(gymnasium.Env):
 
     def step(self, action: Mapping[str, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         actions_of = {policy: iter_actions(x) for policy, x in action.items()}
-        given = {}
+        chosen = {}
         for agent in self._acting:
             row = self._rows[agent]
-            given[agent] = row.take(actions_of[row.entry], row.index)
-        turn = self.game.step(given)
+            chosen[agent] = row.take(actions_of[row.entry], row.index)
+        turn = self.game.step(chosen)
         self._n_step += 1
         if self._ends is not None:
             turn = self._with_meanings(turn, self._ends)

@@ -10,7 +10,7 @@ import re
 import reprlib
 import shlex
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 
@@ -124,6 +124,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'r
     if not (len(got) <= 100):
         got = f'{got[:97]}...'
     return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
+
+
+def listed(names: Sequence[object], most: int = 6) -> str:
+    """Names in a message: the first ones, and how many more there are."""
+    text = ', '.join(map(str, names[:most]))
+    if len(names) > most:
+        text += f' and {len(names) - most} more'
+    return text
 
 
 def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:

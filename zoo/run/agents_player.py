@@ -20,7 +20,7 @@ from zoo.agents.actors import (
     random_mode,
 )
 from zoo.agents.config import RANDOM, AgentsConfig
-from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.games import make_game
 from zoo.agents.layout import Group, Layout, check_patterns, pattern_of, patterns_of, policy_names
 from zoo.agents.stage import look_at_agents, table_section
@@ -103,15 +103,15 @@ class _Seated(AgentsPlayer):
         self, env: AnyVectorEnv, n_episode: int, limit: int | None, deterministic: bool, quiet: bool
     ) -> Evaluator:
         actors = actors_of(self._agents, self._layout, self._action_mode)
-        modes = {name: policy.eval_mode for name, policy in self._policies.items()}
-        modes |= {name: actor.mode for name, actor in actors.items()}
+        own_modes = {name: policy.eval_mode for name, policy in self._policies.items()}
+        modes, drawing = modes_of(self._layout, own_modes, actors)
         return AgentEvaluator(
             self._layout,
             env,
-            {name: modes[name] for name in self._layout.policies},
+            modes,
             n_episode,
             limit,
-            drawing=[name for name, actor in actors.items() if actor.draws],
+            drawing=drawing,
             deterministic=deterministic,
             quiet=quiet,
         )

@@ -9,7 +9,7 @@ from typing import Any
 from zoo.agents.actors import as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector, JoiningAgentCollector
 from zoo.agents.config import AgentsConfig
-from zoo.agents.evaluator import AgentEvaluator
+from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
@@ -18,7 +18,7 @@ from zoo.config.section import ConfigError, fields_of, plain, validate
 from zoo.core.action_map import action_width
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.spaces import Dict, Space, leaf_spaces, space_words
+from zoo.core.spaces import ACTION_MASK, Dict, Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
@@ -123,7 +123,7 @@ class AgentsRoster(Roster):
             )
         if self._layout.state_space is not None and isinstance(model, dict) and model.get('actor_obs') is None:
             assert isinstance(group.obs_space, Dict)
-            model['actor_obs'] = [entry for entry in group.obs_space.spaces if entry not in (STATE, 'action_mask')]
+            model['actor_obs'] = [entry for entry in group.obs_space.spaces if entry not in (STATE, ACTION_MASK)]
         env = plain(cfg.env) | {
             'collector_env_num': cfg.env.collector_env_num * len(group.slots),
             'collector_group_num': None,
@@ -217,20 +217,23 @@ class AgentsRoster(Roster):
         deterministic: bool,
         infos: InfoKeys,
     ) -> Evaluator:
-        by_policy = {self._policy_of[learner]: mode for learner, mode in modes.items()}
-        by_policy |= {name: actor.mode for name, actor in self._actors.items()}
-        drawing = [name for name, actor in self._actors.items() if actor.draws]
-        in_order = {name: by_policy[name] for name in self._layout.policies}
+        layout = self._evaluation_layout()
+        own_modes = {self._policy_of[learner]: mode for learner, mode in modes.items()}
+        all_modes, drawing = modes_of(layout, own_modes, self._actors)
         return AgentEvaluator(
-            self._layout,
+            layout,
             env,
-            in_order,
+            all_modes,
             n_episode,
             max_episode_steps,
             drawing=drawing,
             deterministic=deterministic,
             infos=infos,
         )
+
+    def _evaluation_layout(self) -> Layout:
+        """The rows of the evaluation envs."""
+        return self._layout
 
     def player(self, policies: Mapping[str, Policy]) -> Player:
         by_policy = {self._policy_of[learner]: policy for learner, policy in policies.items()}
@@ -255,8 +258,8 @@ def _merged(base: dict[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
     kind = differs.get('type', base['type'])
     policy_type = POLICY_REGISTRY.get(kind)
     if kind != base['type']:
-        kept: dict[str, Any] = {key: base[key] for key in ('eval', 'device', 'n_thread') if key in base}
-        base = kept | {'type': kind, 'collect': {'n_step': base['collect'].get('n_step')}}
+        general: dict[str, Any] = {key: base[key] for key in ('eval', 'device', 'n_thread') if key in base}
+        base = general | {'type': kind, 'collect': {'n_step': base['collect'].get('n_step')}}
         if policy_type.default_model() is None:
             base.pop('model', None)
     return _deep(base, differs)

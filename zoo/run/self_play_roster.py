@@ -13,9 +13,8 @@ from typing import Any
 from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
 from zoo.agents.config import SHARED, AgentsConfig
-from zoo.agents.evaluator import AgentEvaluator
 from zoo.agents.exploitability import NotExactError, Play, play_of, tree_of
-from zoo.agents.layout import by_function
+from zoo.agents.layout import Layout, by_function
 from zoo.agents.match import Contestant
 from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
@@ -35,7 +34,7 @@ from zoo.run.observers.base import Observer, RunView
 from zoo.run.policy_file import load_policy
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
-from zoo.worker.evaluator import Evaluator, Player
+from zoo.worker.evaluator import Player
 from zoo.worker.infos import InfoKeys
 
 logger = logging.getLogger(__name__)
@@ -99,37 +98,15 @@ class SelfPlayRoster(AgentsRoster):
             )
         return super().configs(cfg)
 
-    def evaluator(
-        self,
-        env: AnyVectorEnv,
-        modes: Mapping[str, EvalMode],
-        n_episode: int,
-        max_episode_steps: int | None,
-        deterministic: bool,
-        infos: InfoKeys,
-    ) -> Evaluator:
-        (mode,) = modes.values()
-        playing = {MAIN: mode}
-        drawing = []
+    def _evaluation_layout(self) -> Layout:
+        """The rows of the policy and the first fixed opponent, if there is one."""
+        playing = [MAIN]
         if self.league.fixed:
-            opponent = self._actors[fixed_name(0)]
-            playing[fixed_name(0)] = opponent.mode
-            if opponent.draws:
-                drawing.append(fixed_name(0))
-        layout = replace(
+            playing.append(fixed_name(0))
+        return replace(
             self._layout,
             groups=tuple(group for group in self._layout.groups if group.policy in playing),
             mapping=self.league.evaluation_policy_of,
-        )
-        return AgentEvaluator(
-            layout,
-            env,
-            playing,
-            n_episode,
-            max_episode_steps,
-            drawing=drawing,
-            deterministic=deterministic,
-            infos=infos,
         )
 
     def player(self, policies: Mapping[str, Policy]) -> Player:
