@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.cluster.engine_contract import OutsideContract, request, shown, until
 from tests.cluster.ray_runs import same_state
@@ -161,3 +162,23 @@ def test_two_runners_end_with_the_parameters_of(
     )
     assert ran.env_step == one.env_step > 300  # rows that only reset an env do not count
     assert same_state(ran.policy, one.policy)
+
+
+def test_policies_of_several_agents_end_with_the_bits_of_runners_in_processes(session: str, tmp_path: Path) -> None:
+    """Agents that die and are born, of two types of policies, on two runners."""
+    agents = [
+        'env.id=tests.agents.envs:Clockwork',
+        'env.vectorization=sync',
+        'policy.model.hidden_sizes=[8]',
+        'agents.policies={p: {}, q: {type: a2c}}',
+        'agents.mapping={a: p, "*": q}',
+        'cluster.runner_num=2',
+    ]
+    on_ray, in_processes = [
+        train(tmp_path / name, 'cartpole_ppo', *agents, f'cluster.engine={engine}', *more)
+        for name, engine, more in (('ray', 'ray', [session, 'cluster.runner_cpu=0']), ('process', 'process', []))
+    ]
+    assert list(on_ray.policies) == ['p', 'q']
+    for name, policy in on_ray.policies.items():
+        other = in_processes.policies[name].state_dict()['model']
+        assert all(torch.equal(x, other[key]) for key, x in policy.state_dict()['model'].items())

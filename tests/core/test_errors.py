@@ -17,6 +17,7 @@ from zoo.core.errors import (
     UserError,
     around,
     closest,
+    listed,
     missing_extra,
     need,
     pickled_error,
@@ -183,3 +184,8 @@ def test_line_is_written_to_an_stdout_that_has_no_encoding(monkeypatch: pytest.M
 )
 def test_closest_names_only_those_about_as_close_as_the_best(name: str, found: list[str]) -> None:
     assert closest(name, ['walker3d_ppo', 'walker2d_ppo', 'pendulum_ppo', 'acrobot_ppo', 'cartpole_ppo']) == found
+
+
+def test_listed_names_are_the_first_ones_and_how_many_more():
+    assert listed(['a', 'b'], 2) == 'a, b'
+    assert listed(('a', 'b', 'c'), 2) == 'a, b and 1 more'
