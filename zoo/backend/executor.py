@@ -55,6 +55,7 @@ class Acting(Protocol):
         If the model has a recurrent state, 'state' is the state after the row.
       state: the recurrent state of the B envs before the next row; None for a model without one. It may be set.
       restart: optional, ([B] bool) -> None: sets the state of these envs to that at the start of an episode.
+      restarts_after: optional, (blocks [T, B] bool) -> None: `step` does so itself after a row that one of them marks.
     """
 
     output: dict[str, Any]

@@ -206,11 +206,19 @@ def first_rows(timestep: Timestep) -> Tensor:
 
 def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
     """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
+    first, *second = marks_of(steps)
+    if second:
+        return first[t] | second[0][t]
+    return first[t]
+
+
+def marks_of(steps: Timestep) -> list[Tensor]:
+    """Columns of the steps, one or two, of which either marks that an episode begins with the obs that the step returned."""
     if steps.begins is not None:
-        return steps.begins[t]
+        return [steps.begins]
     if steps.is_reset is None:
-        return steps.terminated[t] | steps.truncated[t]
-    return steps.is_reset[t]
+        return [steps.terminated, steps.truncated]
+    return [steps.is_reset]
 
 
 def replace_rows(rows: Tensor, new: State, old: State) -> State:
@@ -233,6 +241,10 @@ class EpisodicActing:
         self._steps = steps
         self._initial = acting.state
         self._restart = getattr(acting, 'restart', self._replace)
+        restarts_after = getattr(acting, 'restarts_after', None)
+        self._restarts_itself = restarts_after is not None
+        if restarts_after is not None:
+            restarts_after(marks_of(steps))
         self._is_new = True  # all envs begin episodes with the next row
 
     @property
@@ -251,7 +263,7 @@ class EpisodicActing:
         self._is_new = False
 
     def step(self, t: int) -> Tensor:
-        if t:
+        if t and not self._restarts_itself:
             self._restart(begins_of(self._steps, t - 1))
         return self._acting.step(t)
 

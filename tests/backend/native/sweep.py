@@ -15,6 +15,7 @@ from zoo.backend.native import bindings
 from zoo.backend.native.bindings import (
     ActingBlocks,
     Activation,
+    CellKind,
     Dist,
     Input,
     Kind,
@@ -39,6 +40,47 @@ CASES = [
     Case(7, (20,), (33,), 5, input=Input.INDEX, state=13),
     Case(18, (20,), (20,), 5, input=Input.BOOL, state=54),
 ]
+
+
+LSTM, GRU, MINGRU = CellKind
+RECURRENT = [
+    Case(cells=((LSTM, 16),)),
+    Case(5, (33, 7), None, 5, cells=((GRU, 32), (MINGRU, 16)), stop=True),
+    Case(7, (20,), (9,), 11, nvec=(3, 1, 7), cells=((MINGRU, 48),), critic_cells=False),
+    Case(50, (24,), (9,), 19, input=Input.INDEX, state=13, cells=((LSTM, 16), (GRU, 16))),
+    Case(17, (31, 65), (64, 8), 6, Dist.GAUSSIAN, cells=((GRU, 80),)),
+]
+SHAPES = ((1, 1, 0), (3, 67, 5), (40, 16, 0), (19, 8, 21))  # sequences, steps of each, steps of the burn-in
+
+
+def sweep_memory(lib: bindings.Library) -> None:
+    """Runs each recurrent case with each kind of step on sequences of all shapes, in up to 2 threads; then values and acting."""
+    for case in RECURRENT:
+        net = reference.Net(case)
+        is_masked = case.dist == Dist.CATEGORICAL
+        for n, n_step, n_burn in SHAPES:
+            batch = reference.sequences(case, n, n_step, n_burn, weighted=n > 1, mask=is_masked)
+            for kind in Kind:
+                index = torch.arange(n).repeat(2)
+                metrics = lib.epoch(lib.workspace(), net.model, StepSpec(kind, True), batch, net.states, index, n, 2)
+                assert metrics[:, 6].isfinite().all()
+        n_env, n_step = 5, 3
+        batch = reference.sequences(case, n_env, n_step, mask=is_masked)
+        obs = reference.each_entry(lambda x: x.transpose(0, 1).contiguous(), batch['obs'])
+        first = reference.each_entry(lambda x: x[0], obs)
+        lib.forward(lib.workspace(), net.model, first, Output.LOGIT | Output.VALUE, 2, state=batch['state'])
+        action = torch.zeros((n_step, n_env, *net.model.action_shape), dtype=net.model.action_dtype)
+        noise, logit = torch.randn(n_step, n_env, case.action), torch.zeros(n_step, n_env, net.model.n_logit)
+        mask = batch['mask'].transpose(0, 1).contiguous() if is_masked else None
+        now = batch['state']
+        after = {name: torch.zeros(n_step, *x.shape) for name, x in now.items()}
+        begins = [x.t().contiguous() for x in (batch['is_first'], ~batch['is_first'])]
+        blocks = noise, action, logit, torch.zeros(n_step, n_env)
+        rollout = ActingBlocks(net.model, obs, *blocks, mask, now, after, begins)
+        workspace = lib.workspace()
+        lib.act_begin(workspace, rollout)
+        for t in range(n_step):
+            lib.act(workspace, t)
 
 
 def sweep(lib: bindings.Library) -> None:
@@ -78,4 +120,5 @@ if __name__ == '__main__':
     for level in Level:
         if found.set_level(level) == level:
             sweep(found)
+            sweep_memory(found)
     sys.stdout.write('swept\n')

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -12,6 +15,10 @@ from torch import Tensor
 
 from tests.backend.native import reference
 from tests.backend.native.reference import Case, Net, sequences
+from tests.backend.problems import Adam64
+from tests.step_parts import PolicyNumbers, ValueNumbers
+from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting
+from zoo.backend.native import NativeExecutor
 from zoo.backend.native.bindings import (
     ActingBlocks,
     CellKind,
@@ -25,6 +32,15 @@ from zoo.backend.native.bindings import (
     StepSpec,
     ValueLoss,
 )
+from zoo.config.section import validate
+from zoo.core.data import Timestep, map_tensors
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
+from zoo.model import PPG, VAC, PPGConfig, VACConfig
+from zoo.pipeline import serial_pipeline
+from zoo.policy.ppg import aux_step, value_step
+from zoo.policy.ppo import policy_step, ppo_step
+from zoo.policy.sequences import EpisodicActing, forward_sequences
+from zoo.rl_utils import FlatAdam
 
 LEVELS = [Level.V4, Level.V3, Level.BASE]
 LSTM, GRU, MINGRU = CellKind
@@ -208,12 +224,14 @@ def test_acting_gives_the_logits_values_and_states_of_float64_and_those_of_an_up
     logit, value = torch.zeros(9, 7, 3), torch.zeros(9, 7)
     now = {name: x.clone() for name, x in batch['state'].items()}
     after = {name: torch.zeros(9, *x.shape) for name, x in now.items()}
-    rollout = ActingBlocks(net.model, obs, noise, action, logit, value, None, now, after)
+    begins = batch['is_first'].t()[1:].contiguous()  # with the row after
+    ended, cut = begins & (torch.arange(7) < 4), begins & (torch.arange(7) > 2)
+    rollout = ActingBlocks(net.model, obs, noise, action, logit, value, None, now, after, (ended, cut))
     workspace = leveled.workspace()
     leveled.act_begin(workspace, rollout)
+    for x in now.values():
+        leveled.zero_rows(x, batch['is_first'][:, 0].contiguous())
     for t in range(9):
-        for x in now.values():
-            leveled.zero_rows(x, batch['is_first'][:, t].contiguous())
         leveled.act(workspace, t)
         assert all(torch.equal(now[name], x[t]) for name, x in after.items())
     params = {k: p.detach().double() for k, p in net.params.items()}
@@ -308,3 +326,305 @@ def test_network_without_memory_takes_sequences_as_their_rows(leveled: Library) 
     rows = {name: x.flatten(0, 1) for name, x in batch.items() if name not in ('state', 'is_first')}
     run(leveled, other, StepSpec(Kind.VALUE), rows, torch.arange(64), 64)
     torch.testing.assert_close(net.states[0].grad, other.states[0].grad, rtol=1e-5, atol=1e-7)
+
+
+# --- executors and runs
+
+SPACE: Any = Box(np.full(3, -1.0), np.ones(3))
+ENTRIES: Any = Dict({'agent': Discrete(3), 'place': SPACE, ACTION_MASK: MultiBinary((4,))})
+ARCHS = {'separate': 'off', 'one trunk': 'both', 'stopped': 'detach'}
+STEPS: dict[str, Any] = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}
+
+
+class Setting(NamedTuple):
+    """A recurrent model and sequences for it; arch: of `ARCHS`, or one of PPG."""
+
+    kind: str = 'PPO'
+    cell: Any = 'lstm'
+    arch: str = 'separate'
+    n_layer: int = 1
+    critic: bool = True
+    masked: bool = False
+    n_burn: int = 0
+    length: int = 5
+    n: int = 22
+    weighted: bool = False
+
+
+class Sequences:
+    """The model and the columns of a setting, and a run of 12 steps over minibatches of 8 sequences: the last has 6 of 22."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        g = torch.Generator().manual_seed(3)
+        memory = dict(cell=setting.cell, hidden_size=16, n_layer=setting.n_layer, critic=setting.critic)
+        fields: dict[str, Any] = dict(hidden_sizes=[12], recurrent=memory)
+        space, action_space = (ENTRIES, Discrete(4)) if setting.masked else (SPACE, Discrete(4))
+        torch.manual_seed(5)
+        if setting.arch in ARCHS:
+            fields['shared_encoder'] = ARCHS[setting.arch]
+            self.model: Any = VAC(validate(VACConfig, fields), space, action_space)
+        else:
+            self.model = PPG(validate(PPGConfig, {**fields, 'arch': setting.arch}), space, action_space)
+        n, length = setting.n, setting.n_burn + setting.length
+        obs: Any = torch.randn(n, length, 3, generator=g)
+        mask = torch.ones(n, length, 4, dtype=torch.bool)
+        if setting.masked:
+            mask = (torch.rand(n, length, 4, generator=g) < 0.5) | (torch.arange(4) == 2)
+            obs = {'agent': torch.randint(3, (n, length), generator=g), 'place': obs, ACTION_MASK: mask}
+        own = mask[:, setting.n_burn :]
+        logit = torch.randn(n, setting.length, 4, generator=g).masked_fill(~own, -torch.inf)
+        action = logit.flatten(0, 1).softmax(-1).multinomial(1, generator=g).view(n, setting.length)
+        self.columns: dict[str, Any] = {'obs': obs, 'logit': logit, 'action': action}
+        for name in ('value', 'adv', 'return_'):
+            self.columns[name] = torch.randn(n, setting.length, generator=g)
+        if setting.weighted:
+            self.columns['weight'] = (torch.rand(n, setting.length, generator=g) < 0.7) * 1.4
+        self.columns['is_first'] = torch.rand(n, length, generator=g) < 0.15
+        if setting.n_burn:
+            self.columns['is_burned'] = torch.arange(n) >= 6
+        state = self.model.initial_state(n)
+        self.columns['state'] = {name: 0.5 * torch.randn(x.shape, generator=g) for name, x in state.items()}
+        self.order = torch.stack([torch.randperm(n, generator=g) for _ in range(4)])
+
+    def run(self, make: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """The parameters after the run, and its metrics, by name."""
+        model = copy.deepcopy(self.model).to(dtype)
+        kind = {torch.float32: FlatAdam, torch.float64: Adam64}[dtype]
+        own = {'dual': ('critic_encoder', 'critic_core', 'value_head'), 'detach': ('value_head',)}
+        critic = own.get(self.setting.arch, own['dual'] if self.setting.arch == 'separate' else ())
+        groups = [
+            [(name, p) for name, p in model.named_parameters() if (name.split('.')[0] in critic) == of_critic]
+            for of_critic in (False, True)
+        ]
+        optimizers: Any = [kind(group) for group in groups if group]
+        wanted = {'POLICY': optimizers[:1], 'VALUE': optimizers[-1:]}.get(self.setting.kind, optimizers)
+        loss: Any = ValueNumbers() if self.setting.kind in ('VALUE', 'AUX') else PolicyNumbers(entropy_weight=0.01)
+        columns = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, self.columns)
+        plan = StepPlan(columns, self.order, 8, torch.device('cpu'), True)
+        numbers = loss._replace(forward=forward_sequences)
+        metrics = make(model, model.dist).run(STEPS[self.setting.kind], wanted, plan, *numbers)
+        return {**{name: p.detach() for name, p in model.named_parameters()}, **metrics}
+
+
+class Refusing(Eager):
+    """A fallback that no step may need."""
+
+    def run(self, *args: Any) -> Any:
+        raise AssertionError('a step ran eagerly')
+
+
+def native_alone(model: Any, dist: Any) -> NativeExecutor:
+    return NativeExecutor(model, dist, Refusing(model, dist))
+
+
+SETTINGS: dict[str, Setting] = {
+    **{f'{cell}, {arch}': Setting(cell=cell, arch=arch) for cell in ('lstm', 'gru', 'mingru') for arch in ARCHS},
+    **{
+        f'{cell}, {kind}, {arch}': Setting(kind, cell, arch, n_burn=2)
+        for cell, arch in (
+            ('lstm', 'dual'),
+            ('gru', 'detach'),
+            ('mingru', 'shared'),
+            ('lstm', 'shared'),
+            ('gru', 'dual'),
+        )
+        for kind in (('AUX', 'PPO') if arch == 'shared' else ('POLICY', 'VALUE', 'AUX'))
+    },
+    'masks': Setting(masked=True, n_burn=3, weighted=True),
+    'masks, aux': Setting('AUX', 'gru', 'detach', masked=True, n_burn=3),
+    'two layers': Setting(n_layer=2, n_burn=7, length=3),
+    'critic without memory': Setting(critic=False, n_burn=2),
+    'value without memory': Setting('VALUE', arch='dual', critic=False, n_burn=2),
+    'one step': Setting(length=1, n_burn=1),
+}
+
+
+@pytest.mark.slow(first=True)
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('name', SETTINGS)
+def test_native_steps_over_sequences_are_those_of_eager_in_float64(name: str) -> None:
+    problem = Sequences(SETTINGS[name])
+    found, eager, want = problem.run(native_alone), problem.run(Eager), problem.run(Eager, torch.float64)
+    assert found.keys() == want.keys() == eager.keys()
+    before = dict(problem.model.named_parameters())
+    moved = [key for key, p in before.items() if not torch.equal(p, eager[key])]
+    assert moved and all(torch.equal(found[key], p) == (key not in moved) for key, p in before.items())
+    for key, x in want.items():
+        bound = 1e-5 if key in before else 1e-3
+        if key != 'clipfrac':  # a ratio may lie exactly at the bound
+            torch.testing.assert_close(found[key].double(), x.double(), rtol=bound, atol=bound, msg=key)
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('change', ['rows', 'proximal', 'int32', 'single column'])
+def test_columns_that_c_does_not_read_run_in_the_fallback(change: str) -> None:
+    """Rows without a state; logits of a proximal policy; actions of 32 bits; a column with one number for each sequence."""
+    problem = Sequences(Setting())
+    if change == 'rows':
+        del problem.columns['state'], problem.columns['is_first']
+    elif change == 'proximal':
+        problem.columns['logit_proximal'] = problem.columns['logit']
+    elif change == 'int32':
+        problem.columns['action'] = problem.columns['action'].int()
+    else:
+        problem.columns['weight'] = torch.ones(22)
+    with pytest.raises(AssertionError, match='ran eagerly'):
+        problem.run(native_alone)
+
+
+@pytest.mark.usefixtures('native')
+def test_sequences_that_are_views_across_rows_run_in_c() -> None:
+    problem = Sequences(Setting())
+    want = problem.run(native_alone)
+    columns = {name: x for name, x in problem.columns.items() if name != 'state'}
+    problem.columns |= {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in columns.items()}
+    assert not problem.columns['adv'].is_contiguous()
+    found = problem.run(native_alone)
+    assert all(torch.equal(found[name], x) for name, x in want.items())
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize(
+    'setting',
+    [
+        Setting(),
+        Setting(cell='gru', arch='one trunk', masked=True),
+        Setting(cell='mingru', arch='dual', n_layer=2),
+        Setting(critic=False),
+    ],
+)
+@pytest.mark.parametrize('marks', ['ends', 'begins', 'is_reset'])
+def test_native_acts_with_a_memory_as_eager_does_through_episodes(setting: Setting, marks: str) -> None:
+    """Two rollouts of 6 steps in two groups of 3 envs; then all envs begin again, in the middle of nothing."""
+    problem = Sequences(setting._replace(n=7, length=6))
+    model = problem.model
+    g = torch.Generator().manual_seed(8)
+    obs = map_tensors(lambda x: x.contiguous(), problem.columns['obs'])  # as [T + 1, B, ..]
+    ends = [torch.rand(6, 6, generator=g) < 0.3 for _ in range(2)]
+    steps: Any = Timestep(obs, torch.zeros(6, 6), *ends, None, None, {})
+    if marks != 'ends':
+        steps = steps._replace(**{marks: torch.rand(6, 6, generator=g) < 0.3})
+    executor = native_alone(model, model.dist)
+    pairs = []
+    for group in (slice(0, 3), slice(3, 6)):
+        own = map_tensors(lambda x: x[:, group], obs)  # noqa: B023
+        own_steps: Any = Timestep(*(x[:, group] if isinstance(x, Tensor) else x for x in steps))
+        noise = model.dist.noise((6, 3), g, torch.device('cpu'))
+        acting = executor.start_acting(own, lambda n, noise=noise: noise, True)
+        assert acting is not None
+        by_hand = ForwardActing(eager_forward(model, noise), own, model.initial_state)
+        pairs.append([EpisodicActing(acting, own_steps), EpisodicActing(by_hand, own_steps)])
+    for rollout in range(3):
+        if rollout == 2:
+            for acting in (*pairs[0], *pairs[1]):
+                acting.restart_all()
+        for acting in (*pairs[0], *pairs[1]):
+            acting.begin()
+        before = [[acting.state for acting in pair] for pair in pairs]
+        for found, want in before:
+            torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+            assert rollout < 2 or not any(x.any() for x in found.values())
+        kept = copy.deepcopy(before)
+        for t in range(6):
+            for native, eager in pairs:
+                with torch.no_grad():
+                    torch.testing.assert_close(native.step(t), eager.step(t), rtol=1e-5, atol=1e-6)
+        for native, eager in pairs:
+            torch.testing.assert_close(native.output, eager.output, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(native.state, eager.state, rtol=1e-5, atol=1e-6)
+        for (found, _), (wanted, _) in zip(before, kept, strict=True):  # what was read does not move with the steps
+            assert all(torch.equal(found[name], x) for name, x in wanted.items())
+
+
+def eager_forward(model: Any, noise: Tensor) -> Any:
+    n_call = 0
+
+    def forward(obs: Any, state: Any) -> dict[str, Any]:
+        nonlocal n_call
+        output = forward_for_acting(model, obs, True, state)
+        n_call += 1
+        return {'action': model.dist.sample(output['logit'], noise[(n_call - 1) % len(noise)]), **output}
+
+    return forward
+
+
+@pytest.mark.usefixtures('native')
+def test_state_of_native_acting_can_be_set_and_read_as_a_copy() -> None:
+    problem = Sequences(Setting(n=3, length=4))
+    acting: Any = native_alone(problem.model, problem.model.dist).start_acting(
+        problem.columns['obs'], lambda n: torch.zeros(2, n, 4), True
+    )
+    state = {name: torch.randn_like(x) for name, x in acting.state.items()}
+    acting.state = state
+    found = acting.state
+    assert all(torch.equal(x, state[name]) for name, x in found.items())
+    found['actor'].zero_()
+    assert torch.equal(acting.state['actor'], state['actor'])
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('critic', [True, False])
+def test_native_values_of_a_memory_are_those_of_the_critic(critic: bool) -> None:
+    problem = Sequences(Setting(critic=critic, masked=True))
+    obs = map_tensors(lambda x: x[:, 0], problem.columns['obs'])
+    state = problem.columns['state']
+    with torch.no_grad():
+        want = problem.model.compute_critic(obs, state)[0]
+    found = native_alone(problem.model, problem.model.dist).compute_critic(obs, state)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+
+
+RUN: dict[str, Any] = {
+    'seed': 3,
+    'max_env_step': 3 * 64,
+    'env': {
+        'id': 'remember_cue',
+        'kwargs': {'delay': 4},
+        'collector_env_num': 4,
+        'evaluator_env_num': 2,
+        'check': False,
+    },
+    'logger': {'console': 'off', 'tensorboard': False},
+}
+# name -> type of the policy, policy.model, policy.learn.sequence
+RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    'ppo': ('ppo', {}, {'len': 8}),
+    'ppg': ('ppg', {}, {'len': 8}),
+    'ppg shared': ('ppg', {'arch': 'shared'}, {'len': 8}),
+    'ppg detach': ('ppg', {'arch': 'detach'}, {'len': 8, 'burn_in': 3}),
+    'ppo_offpolicy': ('ppo_offpolicy', {}, {'len': 4, 'burn_in': 6}),
+    'overlap': ('ppo', {'shared_encoder': 'both'}, {'len': 8, 'overlap': 'half'}),
+    'one sequence': ('ppo', {}, {'len': 16}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
+@pytest.mark.parametrize('name', RUNS)
+def test_run_of_three_rounds_ends_with_the_parameters_of_eager(name: str, cell: str, tmp_path: Path) -> None:
+    kind, model, sequence = RUNS[name]
+    found = []
+    for executor in ('eager', 'native'):
+        learn: dict[str, Any] = {'executor': executor, 'batch_size': 32, 'learning_rate': 3e-4, 'sequence': sequence}
+        if kind == 'ppg':
+            learn |= {'aux_freq': 2, 'aux_train_epoch': 2, 'aux_batch_size': 32}
+        policy = {
+            'type': kind,
+            'n_thread': 1,
+            'device': 'cpu',
+            'model': {'hidden_sizes': [8], 'recurrent': {'cell': cell, 'hidden_size': 16}, **model},
+            'learn': learn,
+            'collect': {'n_step': 16},
+            'eval': {'eval_freq': 10**6},
+        }
+        config = copy.deepcopy({**RUN, 'policy': policy})
+        config['logger']['root'] = str(tmp_path / executor)
+        if kind == 'ppo_offpolicy':
+            config['buffer'] = {'size': 160, 'n_sample': 64, 'update_per_collect': 2}
+        trained = serial_pipeline(config).policy
+        assert trained.executor_name.startswith(executor)
+        found.append(trained.model.state_dict())
+    for key, x in found[0].items():
+        torch.testing.assert_close(found[1][key], x, rtol=0, atol=1e-5, msg=key)

@@ -99,10 +99,10 @@ RolloutStruct = _struct(
     (c_void_p * MAX_ENTRY, 'obs'),
     (c_void_p, 'mask noise action logit value actor_now critic_now actor_state critic_state'),
     (c_int64 * MAX_ENTRY, 'obs_stride'),
-    (
-        c_int64,
-        'mask_stride noise_stride action_stride logit_stride value_stride actor_state_stride critic_state_stride',
-    ),
+    (c_int64, 'mask_stride noise_stride action_stride logit_stride value_stride'),
+    (c_int64, 'actor_state_stride critic_state_stride'),
+    (c_void_p * 2, 'begins'),
+    (c_int64 * 2, 'begins_stride'),
 )
 STRUCTS = (
     *(LinearStruct, EntryStruct, TrunkStruct, CellStruct, CoreStruct, ModelStruct),
@@ -263,7 +263,8 @@ class ActingBlocks:
 
     Args: noise: None for the most likely actions; value: None leaves it out; mask [.., A] bool: which options are
       allowed, None: all; obs and mask may have more steps than the others; now, states: of a model with a memory, by the
-      name of the trunk: the state [B, n] before the next step, which each step replaces, and blocks of those after the steps.
+      name of the trunk: the state [B, n] before the next step, which each step replaces, and blocks of those after the steps;
+      begins: up to two blocks of bools: with the step after a row that one of them marks an episode begins, with a state of 0.
     """
 
     def __init__(
@@ -277,6 +278,7 @@ class ActingBlocks:
         mask: Tensor | None = None,
         now: Mapping[str, Tensor] | None = None,
         states: Mapping[str, Tensor] | None = None,
+        begins: Sequence[Tensor] = (),
     ) -> None:
         entries = each_entry(obs)
         self.now = dict(now or {})
@@ -306,6 +308,10 @@ class ActingBlocks:
                 setattr(self.struct, f'{name}_stride', x.stride(0) * x.element_size())
         for name, x in self.now.items():
             setattr(self.struct, f'{name}_now', address('state', x, torch.float32, (n, model.n_state[name])))
+        self.begins = begins
+        for i, x in enumerate(begins):
+            self.struct.begins[i] = address('begins', x[0], torch.bool, (n,))
+            self.struct.begins_stride[i] = x.stride(0)
 
 
 def step_struct(spec: StepSpec) -> ctypes.Structure:

@@ -300,6 +300,7 @@ class NativeActing:
         self._states = {name: self._library.empty((*lead, n)) for name, n in model.n_state.items()}
         if self._states:
             self.output['state'] = self._states
+        self._begins: Sequence[Tensor] = ()
         self._actions = action.unbind(0)
 
     def begin(self) -> None:
@@ -309,7 +310,7 @@ class NativeActing:
         model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
         # kept: C reads from its tensors
-        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask, self._now, self._states)
+        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins)
         self._library.act_begin(self._workspace, self._rollout)
 
     @property
@@ -325,9 +326,12 @@ class NativeActing:
 
     def restart(self, begins: Tensor) -> None:
         """Sets the state of envs whose episode begins with the next row, [B] bool, to zero."""
-        marked = begins.contiguous()
         for x in self._now.values():
-            self._library.zero_rows(x, marked)
+            self._library.zero_rows(x, begins.contiguous())
+
+    def restarts_after(self, marks: Sequence[Tensor]) -> None:
+        """From the next `begin` on, `step` restarts by itself after rows that one of these blocks marks, [T, B] bool."""
+        self._begins = marks
 
     def step(self, t: int) -> Tensor:
         self._library.act(self._workspace, t)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define BLOCK 64        /* rows that go through the loss together, and without a memory also through the network */
-#define SEQUENCE_ROWS 256    /* rows of a block of sequences, if they leave it */
+#define SEQUENCE_ROWS 128    /* rows of a block of sequences, if they leave it */
 #define MIN_SEQUENCE 8       /* .. this many sequences, */
 #define MAX_SEQUENCE 16      /* .. and at most this many: more gain nothing in the products of a step */
 #define MAX_LANE 8      /* independent partial sums of a gradient */

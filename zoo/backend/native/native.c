@@ -483,6 +483,15 @@ int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollou
     return ZOO_OK;
 }
 
+/* Sets the state before the step that follows step t to 0 where an episode begins with it. */
+static void reset_states(const network *net, const zoo_rollout *r, int64_t t) {
+    for (int k = 0; k < net->n_tower; k++)
+        for (int i = 0; net->towers[k].n_cell && i < 2; i++)
+            if (r->begins[i])
+                zoo_zero_rows(net->towers[k].is_critic ? r->critic_now : r->actor_now, r->n_row, net->towers[k].n_state,
+                              (const uint8_t *)r->begins[i] + t * r->begins_stride[i]);
+}
+
 int32_t zoo_act(zoo_workspace *w, int64_t t) {
     const zoo_rollout *r = w->rollout;
     if (!r) return ZOO_BAD_MODEL;
@@ -495,6 +504,7 @@ int32_t zoo_act(zoo_workspace *w, int64_t t) {
         w->state.after[k][0] = is_critic ? r->critic_now : r->actor_now;
         w->state.after[k][1] = (float *)(block + t * (is_critic ? r->critic_state_stride : r->actor_state_stride));
     }
+    if (t) reset_states(&w->net, r, t - 1);
     const unsigned mode = flush_denormals();
     const int32_t error = check_obs(&w->net, obs, NULL, r->n_row, 1);
     for (int i = 0; !error && i < r->n_row; i += BLOCK)

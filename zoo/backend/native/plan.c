@@ -249,7 +249,7 @@ ptrdiff_t packed_size(const network *net) {
     return net->packed_size + MAX_TOWER * 3 * (ZOO_MAX_LAYER + 1 + 2 * ZOO_MAX_CELL) * 32;
 }
 
-/* Floats that place_scratch takes, or more. */
+/* Floats that place_scratch takes, or more; whole cache lines, so that what follows is on one too. */
 ptrdiff_t scratch_size(const network *net) {
     const ptrdiff_t rows = net->block_rows, more = rows + net->block_sequences;
     ptrdiff_t n = rows * 2 * net->widest + more;
@@ -260,5 +260,6 @@ ptrdiff_t scratch_size(const network *net) {
         for (int i = 0; i < w->n_cell; i++)
             n += rows * 2 * (w->cells[i].n_gate + w->cells[i].n_hidden) + more * 4 * w->cells[i].n_hidden;
     }
-    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 96 * 32;
+    n += (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 96 * 32;
+    return (n + 15) / 16 * 16;
 }

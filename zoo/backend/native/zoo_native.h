@@ -161,6 +161,8 @@ typedef struct {
     char *actor_state, *critic_state;     /* [B, n_state]: after the step */
     int64_t obs_stride[ZOO_MAX_ENTRY], mask_stride, noise_stride, action_stride, logit_stride, value_stride;
     int64_t actor_state_stride, critic_state_stride;
+    const char *begins[2];                /* [B]: marks, either of two, before whose next step the state is set to 0; or NULL */
+    int64_t begins_stride[2];
 } zoo_rollout;
 
 typedef struct zoo_workspace zoo_workspace;
@@ -199,7 +201,7 @@ ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, in
  * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.
  */
 ZOO_API int32_t zoo_act_begin(zoo_workspace *workspace, const zoo_model *model, const zoo_rollout *rollout);
-/* Acts on obs[t]: writes logit, action, states and, if has_value, value of step t. Returns a zoo_error. */
+/* Acts on obs[t], after begins[t - 1]: writes logit, action, states and, if has_value, value of step t. Returns a zoo_error. */
 ZOO_API int32_t zoo_act(zoo_workspace *workspace, int64_t t);
 /* Sets the rows of x [n_row, width] to 0 that are marked. */
 ZOO_API void zoo_zero_rows(float *x, int64_t n_row, int64_t width, const uint8_t *marked);
