@@ -310,7 +310,9 @@ class NativeActing:
         model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
         # kept: C reads from its tensors
-        self._rollout = ActingBlocks(model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins)
+        self._rollout = ActingBlocks(
+            model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins
+        )
         self._library.act_begin(self._workspace, self._rollout)
 
     @property
