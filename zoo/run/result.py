@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -58,11 +58,11 @@ class TrainResult:
             f'  run_dir={str(self.run_dir)!r})'
         )
 
-    def plot(self, metric: str | None = None, path: str | Path | None = None) -> Any:
+    def plot(self, metric: str | Sequence[str] | None = None, path: str | Path | None = None) -> Any:
         """The curve of a metric of the run, as `zoo plot` draws it: a matplotlib Figure.
 
         Args:
-          metric: e.g. 'learn/entropy'; None: the return in evaluations, or in training where there was none.
+          metric: e.g. 'learn/entropy', or several, which get a line each; None: the return in evaluations, or in training where there was none.
           path: a file .svg, .png or .pdf to write it to.
         Raises: UserError for a metric that the log lacks, a file that cannot be written, or without the extra `plot`.
         """

@@ -241,6 +241,21 @@ def test_numbers_that_json_lacks_are_null(in_tmp: Path, zoo: Zoo) -> None:
     assert 'null' in out and 'Infinity' not in out
 
 
+@pytest.mark.slow
+def test_metrics_that_are_named_several_times_are_all_drawn_or_refused(in_tmp: Path, zoo: Zoo) -> None:
+    pytest.importorskip('matplotlib')
+    write_run(in_tmp / 'runs' / 'a' / '1', made_run([0, 10], [1, 2]))
+    two = '--metric eval/return_mean --metric env_step'
+    assert zoo(f'plot a -o a.svg {two}').out == 'a.svg: eval/return_mean, env_step of 1 run in 2 lines\n'
+    data = zoo(f'plot a --json {two}').data
+    assert data['metrics'] == ['eval/return_mean', 'env_step'] and data['curves']['env_step']['iqm'] == [0, 10]
+    for command in ('compare', 'report'):
+        assert f'is given 2 times (eval/return_mean, env_step) but zoo {command} takes one' in zoo(
+            f'{command} a {two}', code=2
+        ).err.replace('\n', ' ')
+
+
+@pytest.mark.slow
 def test_report_of_a_reason_that_is_no_text_is_written(in_tmp: Path, zoo: Zoo) -> None:
     pytest.importorskip('matplotlib')
     write('a', [5.0])

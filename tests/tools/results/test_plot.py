@@ -43,6 +43,39 @@ def test_lines_are_the_average_and_dotted_where_runs_have_ended() -> None:
     assert rest.get_xydata().tolist() == [[21, 4], [30, 4], [40, 5]]
 
 
+SEVERAL = ('eval/p/return_mean', 'eval/q/return_mean')
+
+
+def run_of_two(label: str, seed: int = 0):
+    run = made_run([0, 10], [1, 2], seed=seed)
+    run.label = label
+    run.columns |= {SEVERAL[0]: np.array([3.0, 4.0]), SEVERAL[1]: np.array([5.0, 6.0])}
+    return run
+
+
+@pytest.mark.slow
+def test_several_metrics_have_a_line_each() -> None:
+    drawn = figure({'made': [run_of_two('made')]}, SEVERAL)
+    assert [line.get_ydata().tolist() for line in drawn.axes[0].lines] == [[3, 4], [5, 6]]
+    assert words_of(drawn) == [f'{name}: 1 run' for name in SEVERAL]
+    assert drawn.axes[0].get_ylabel() == 'Return in evaluations'  # the two differ in their policy
+
+
+@pytest.mark.slow
+def test_color_is_of_the_runs_and_marker_of_the_metric_where_both_are_several() -> None:
+    drawn = figure({label: [run_of_two(label)] for label in 'ab'}, SEVERAL)
+    looks = [(line.get_color(), line.get_marker()) for line in drawn.axes[0].lines]
+    first, second = COLORS['light'][:2]
+    assert looks == [(first, 'o'), (first, 's'), (second, 'o'), (second, 's')]
+    assert words_of(drawn)[1] == 'a, eval/q/return_mean: 1 run'
+
+
+@pytest.mark.slow
+def test_long_names_of_metrics_stay_in_the_figure() -> None:
+    drawn = figure({'made': [run_of_two('made')]}, [*SEVERAL, 'learn/a_long_name_of_a_metric/entropy'])
+    assert max(map(len, drawn.axes[0].get_ylabel().split('\n'))) <= 59  # 13 characters in each of 4.6 inches
+
+
 @pytest.mark.slow
 def test_what_a_terminal_or_a_font_would_act_on_is_shown_as_it_is_written(recwarn: pytest.WarningsRecorder) -> None:
     runs = [made_run([10, 20], [1.0, 2.0])]
@@ -309,6 +342,7 @@ def test_result_draws_its_curve_and_shows_it_in_a_notebook(tmp_path: Path) -> No
     shown = result._repr_html_() or ''
     assert shown.startswith('<pre>TrainResult(policy=&#x27;') and shown.count('<svg') == 1
     assert drawn._repr_svg_().startswith('<svg')  # a notebook calls it to show the figure
+    assert len(result.plot(['eval/return_mean', 'env_step']).axes[0].lines) == 2
     with pytest.raises(UserError, match="no run has the metric 'learn/loss'"):
         result.plot('learn/loss')
     (folder / 'metrics.jsonl').unlink()

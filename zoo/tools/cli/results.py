@@ -14,22 +14,24 @@ from zoo.tools.cli.output import argument, show
 ROOT = 'runs'
 logger = logging.getLogger('zoo')
 
-_RUNS = (
-    argument(
-        'runs',
-        nargs='+',
-        metavar='RUN',
-        help='run folders, folders that hold some, a name in runs/, e.g. cartpole_ppo, or last',
-    ),
-    argument(
-        '--metric',
-        metavar='NAME',
-        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
-        'evaluated; curves are also of that if runs have less than 4 evaluations)',
-    ),
+_METRIC = (
+    'a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
+    'evaluated; curves are also of that if runs have less than 4 evaluations)'
 )
-_COMPARED = (
-    *_RUNS,
+_RUN_NAMES = argument(
+    'runs',
+    nargs='+',
+    metavar='RUN',
+    help='run folders, folders that hold some, a name in runs/, e.g. cartpole_ppo, or last',
+)
+_RUNS = (_RUN_NAMES, argument('--metric', action='append', metavar='NAME', help=_METRIC))
+_SEVERAL = argument(
+    '--metric',
+    action='append',
+    metavar='NAME',
+    help=f'{_METRIC}; several times: a line for each',
+)
+_AVERAGED = (
     argument(
         '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
     ),
@@ -50,14 +52,16 @@ ARGUMENTS = {
         ),
     ),
     'plot': (
-        *_COMPARED,
+        _RUN_NAMES,
+        _SEVERAL,
+        *_AVERAGED,
         argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf'),
         argument('--theme', choices=('light', 'dark'), default='light', help='the colours of the picture (light)'),
         argument(
             '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
         ),
     ),
-    'compare': _COMPARED,
+    'compare': (*_RUNS, *_AVERAGED),
     'report': (
         argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)'),
         *_RUNS,
@@ -80,7 +84,8 @@ last return; after the end of any other one the line is dotted, and the legend s
 
   zoo plot runs/cartpole_ppo -o curve.svg
   zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
-  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy""",
+  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy
+  zoo plot RUN -o policies.svg --metric eval/hunter/return_mean --metric eval/hare/return_mean""",
     'compare': """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
 
 Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
@@ -118,26 +123,38 @@ def run_plot(args: argparse.Namespace) -> None:
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
     from zoo.tools.results.plot import check_output, curve_numbers, figure, save
-    from zoo.tools.results.read import check_same_env, curve_metric, groups, named_runs, resolve_metric
+    from zoo.tools.results.read import check_same_env, curve_metrics, groups, named_runs, resolve_metric
 
     if args.output is not None:
         check_output(Path(args.output), 'picture')
         need('matplotlib', 'plot', 'zoo plot')
     runs = named_runs(args.runs)
     check_same_env(runs, args.allow_different_envs)
-    if args.output is None:
-        find_metric = resolve_metric
+    if args.output is None and not args.metric:
+        metrics = [resolve_metric(runs)]
     else:
-        find_metric = curve_metric
-    metric = find_metric(runs, args.metric)
+        metrics = curve_metrics(runs, args.metric)
     found = groups(runs)
     if args.output is not None:
-        save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
-    drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
+        save(figure(found, metrics, args.x, args.stat, theme=args.theme), Path(args.output))
+    n_line = len(found) * len(metrics)
+    drawn = f'{args.output}: {", ".join(metrics)} of {_count(len(runs), "run")} in {_count(n_line, "line")}'
     curves = {}
     if args.json:
-        curves = curve_numbers(found, metric, args.x, args.stat)
-    show(args, {'metric': metric, 'file': args.output, 'curves': curves}, drawn)
+        curves = curve_numbers(found, metrics, args.x, args.stat)
+    data = {'metric': metrics[0], 'metrics': metrics, 'file': args.output, 'curves': curves}
+    show(args, data, drawn)
+
+
+def _one_metric(args: argparse.Namespace) -> str | None:
+    """The metric that is named, None if there is none. Raises: UserError for several."""
+    names = args.metric or [None]
+    if len(names) > 1:
+        raise UserError(
+            f'--metric is given {len(names)} times ({", ".join(names)}) but zoo {args.command} takes one; call it for each of them '
+            '(zoo plot draws several)'
+        )
+    return names[0]
 
 
 def _count(n: int, word: str) -> str:
@@ -153,7 +170,7 @@ def run_compare(args: argparse.Namespace) -> None:
     sides = sides_of(args.runs)
     runs = [run for side in sides.values() for run in side]
     check_same_env(runs, args.allow_different_envs)
-    found = compare(sides, resolve_metric(runs, args.metric), args.stat)
+    found = compare(sides, resolve_metric(runs, _one_metric(args)), args.stat)
     show(args, as_data(found), comparison_text(found))
 
 
@@ -171,6 +188,6 @@ def run_report(args: argparse.Namespace) -> None:
         video = None
     else:
         video = Path(args.video)
-    page = report(runs, args.metric, x=args.x, stat=args.stat, title=args.title, video=video)
+    page = report(runs, _one_metric(args), x=args.x, stat=args.stat, title=args.title, video=video)
     write_report(path, page)
     write_line(f'{path}: {_count(len(runs), "run")}, {path.stat().st_size / 2**20:.1f} MB')

@@ -10,7 +10,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from zoo.core.errors import UserError, need
 from zoo.core.files import refuse_failure, whole_file
 from zoo.core.registry import TOOL_REGISTRY
 from zoo.core.streams import visible
-from zoo.tools.results.read import Run, curve_metric, read_run
+from zoo.tools.results.read import Run, curve_metrics, read_run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ N_WHOLE_RANGE = 3  # most runs of which the interval is from the lowest to the h
 N_MARKER = 8  # on a line of more than N_MARK points, if colours alone do not distinguish the lines
 # of a legend: inches of a line, and lines that fit into a figure of its normal size
 LINE_HEIGHT = 0.19
+N_CHARACTER = 13  # in an inch of a title
 N_LINE = 4
 EDGE = 0.1  # inches around a figure
 N_CHANGE = 3  # most changes of the number of runs that a legend lists
@@ -68,7 +69,7 @@ UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
 
 def figure(
     groups: Mapping[str, Sequence[Run]],
-    metric: str,
+    metric: str | Sequence[str],
     x: Axis = 'env_step',
     stat: Stat = 'iqm',
     *,
@@ -79,9 +80,10 @@ def figure(
 ) -> Figure:
     """Draws one line for each group: the average of its runs on one grid of steps, and a 95% interval (for one point, a bar).
 
+    Of several metrics there is one for each group and metric: the colour is that of the group, the marker that of the metric.
     At steps where not all runs of a group have values, the line is dotted, and the legend says how many runs have them.
     Args:
-      groups: runs by the label of their line; metric: from `resolve_metric`; x: 'env_step' or 'wall_s'.
+      groups: runs by the label of their line; metric: one or several, from `resolve_metric`; x: 'env_step' or 'wall_s'.
       size: width and height in inches of 100 pixels; a long legend makes the figure higher; title: replaces metric and env;
         '': no title; n_top: groups that are drawn so, the first ones; the lines of the others are thin, grey, and without
         interval; None: all.
@@ -91,23 +93,27 @@ def figure(
     colors = COLORS[theme]
     with styled_figure(size, theme) as drawn:
         axes = drawn.add_subplot()
-        curves = [band(runs, metric, x, stat) for runs in groups.values()]
+        metrics = as_metrics(metric)
+        drawn_lines = lines_of(groups, metrics)
+        curves = [band(line.runs, line.metric, x, stat) for line in drawn_lines]
         unit, unit_words = _unit(x, curves)
         named = curves[:n_top]
-        has_more_lines_than_colors = len(named) > len(colors)
-        looks = [(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(named))]
+        has_more_lines_than_colors = len(named) > len(colors) or len(metrics) > 1 < len(groups)
+        looks = _looks(len(groups), len(metrics), colors)[: len(named)]
         lines = {
-            _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, has_more_lines_than_colors)
-            for name, curve, look in zip(groups, named, looks, strict=False)
+            _label(line.label, curve, unit, unit_words): _draw(axes, curve, *look, unit, has_more_lines_than_colors)
+            for line, curve, look in zip(drawn_lines, named, looks, strict=False)
         }
         others = curves[len(named) :]
         if others:
             lines[f'the {len(others)} others'] = _draw_others(axes, others, paper['other'], unit)
-        words = TITLES.get(metric, metric)
+        words = _title_of(metrics)
         style_axes(axes, paper)
         axes.set_xlim(left=0)
         axes.set_xlabel(f'wall time ({unit_words.strip()})' if unit_words else 'env steps', color=paper['ink'])
-        axes.set_ylabel(visible(words), color=paper['ink'], parse_math=False)
+        axes.set_ylabel(
+            '\n'.join(wrap(visible(words), int(size[1] * N_CHARACTER))), color=paper['ink'], parse_math=False
+        )
         envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
         if title is None:
             head = f'{words} on {", ".join(envs)}'
@@ -115,6 +121,51 @@ def figure(
             head = title
         _write_around(drawn, axes, head, _caption(stat, named, x), lines)
     return drawn
+
+
+class Line(NamedTuple):
+    """A line of a figure: a metric of the runs of a group."""
+
+    label: str
+    runs: Sequence[Run]
+    metric: str
+
+
+def as_metrics(metric: str | Sequence[str]) -> list[str]:
+    """A list of metrics, each once."""
+    if isinstance(metric, str):
+        return [metric]
+    return list(dict.fromkeys(metric))
+
+
+def lines_of(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Line]:
+    """The lines of a figure. A label names what differs between lines: the group, the metric, or both."""
+    lines = []
+    for group, runs in groups.items():
+        for metric in metrics:
+            label = group
+            if len(metrics) > 1:
+                label = f'{group}, {metric}'
+            if len(groups) == 1 < len(metrics):
+                label = metric
+            lines.append(Line(label, runs, metric))
+    return lines
+
+
+def _looks(n_group: int, n_metric: int, colors: Sequence[str]) -> list[tuple[str, str]]:
+    """The colour and marker of each line: of the group and the metric where both are several and there are enough of each."""
+    if n_group > 1 < n_metric and n_group <= len(colors) and n_metric <= len(MARKERS):
+        return [(color, marker) for color in colors[:n_group] for marker in MARKERS[:n_metric]]
+    return [(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(n_group * n_metric)]
+
+
+def _title_of(metrics: Sequence[str]) -> str:
+    """The words at the axis. Metrics of several policies or agents have those that they share: return_mean of evaluations."""
+    shared = {(name.split('/')[0], name.split('/')[-1]) for name in metrics}
+    if len(metrics) > 1 and len(shared) == 1:
+        group, name = shared.pop()
+        return TITLES.get(f'{group}/{name}', f'{group}/{name}')
+    return ', '.join(TITLES.get(name, name) for name in metrics)
 
 
 @contextmanager
@@ -134,10 +185,10 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
 
 
 @TOOL_REGISTRY.register('plot_run')
-def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
+def plot_run(folder: Path, metric: str | Sequence[str] | None = None, path: str | Path | None = None) -> Figure:
     """Draws the curve of one run, see `TrainResult.plot`. A notebook shows the figure, which has the method `_repr_svg_`."""
     run = read_run(folder)
-    drawn = figure({run.label: [run]}, curve_metric([run], metric))
+    drawn = figure({run.label: [run]}, curve_metrics([run], metric))
     # a notebook shows a matplotlib Figure only if pyplot was told so there (%matplotlib inline)
     vars(drawn)['_repr_svg_'] = partial(svg_text, drawn, str(folder))
     if path is not None:
@@ -177,16 +228,19 @@ def check_output(path: Path, what: Literal['picture', 'report']) -> None:
         raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
 
 
-def curve_numbers(groups: Mapping[str, Sequence[Run]], metric: str, x: Axis, stat: Stat) -> dict[str, dict[str, Any]]:
-    """Returns the runs of each line that `figure` draws, and its numbers, None for those that are not known."""
+def curve_numbers(
+    groups: Mapping[str, Sequence[Run]], metric: str | Sequence[str], x: Axis, stat: Stat
+) -> dict[str, dict[str, Any]]:
+    """Returns the runs and the metric of each line that `figure` draws, and its numbers, None for those that are not known."""
     curves = {}
-    for label, runs in groups.items():
-        drawn = band(runs, metric, x, stat)
+    for label, runs, name in lines_of(groups, as_metrics(metric)):
+        drawn = band(runs, name, x, stat)
         ends = {'low': drawn.low, 'high': drawn.high, 'n_run': drawn.n_run}
         rows: dict[str, np.ndarray] = {x: drawn.steps, stat: drawn.center, **ends}
         curves[label] = {
             'runs': [str(run.path) for run in runs],
-            **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in rows.items()},
+            'metric': name,
+            **{key: [None if math.isnan(value) else value for value in row.tolist()] for key, row in rows.items()},
         }
     return curves
 
@@ -289,7 +343,7 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
     """
     wide = drawn.get_figwidth()
     # characters that fit
-    width = int(wide * 13)
+    width = int(wide * N_CHARACTER)
     width_small = int(wide * 16)
     if head:
         axes.set_title('\n'.join(wrap(visible(head), width)), loc='left', fontsize=11, parse_math=False)

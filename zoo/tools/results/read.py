@@ -240,6 +240,15 @@ def curve_metric(runs: Sequence[Run], name: str | None = None) -> str:
     return training
 
 
+def curve_metrics(runs: Sequence[Run], names: str | Sequence[str] | None = None) -> list[str]:
+    """Returns the metrics of a figure: those that are named, or that of `curve_metric`. Raises: UserError as `resolve_metric`."""
+    if not names:
+        return [curve_metric(runs)]
+    if isinstance(names, str):
+        names = [names]
+    return [resolve_metric(runs, name) for name in names]
+
+
 def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
     """Groups runs that differ only in the keys OF_ONE_RUN; returns the groups by label.
 
