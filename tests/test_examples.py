@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.forked import run_python
-from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
+from zoo import POLICY_REGISTRY, load_policy, match, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.policy import Policy, PolicyConfig
 from zoo.run.checkpoint.file import load_checkpoint
@@ -29,7 +29,7 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     'quick_start': 2_048,
 }
 OWN = (
-    'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies'.split()
+    'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play'.split()
 )  # each has a separate test
 # they have no config
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
@@ -232,6 +232,20 @@ def test_two_policies_learn_and_a_hare_that_stands_still_is_caught(
     assert returns['hunter'] == -returns['hare']
     caught = serial_pipeline({**two_policies.against_still_hares, 'logger': logger}, max_env_step=40_000)
     assert caught.last_return == 1.0
+
+
+def test_self_play_in_kuhn_poker_has_standings_and_a_loss_of_its_average(tmp_path: Path) -> None:
+    pytest.importorskip('pyspiel', reason='OpenSpiel')
+    page = runpy.run_path(str(EXAMPLES / 'self_play.py'))
+    logger = {'console': 'off', 'tensorboard': False, 'root': str(tmp_path)}
+    result = serial_pipeline({**page['config'], 'logger': logger}, max_env_step=8_192)
+    run_dir = str(result.run_dir)
+    found = page['standings'](run_dir)
+    assert (list(found), found['random']) == ([run_dir, f'{run_dir}@0', 'random', 'careful'], 1000.0)
+    assert 0.0 < page['loss_of_average'](run_dir) < 0.4583  # that of uniform play
+    bot = match(page['careful'], 'random', env='pyspiel:kuhn_poker', n_episode=2_000)
+    # by hand, with king, queen, jack: as first player 1.5, -.5, -1; as second one 1.75, -.5, -1; all cards and seats: 1/24
+    assert bot.pairings[0].return_mean == pytest.approx(1 / 24, abs=0.1)  # 2,000 games: three standard errors of .03
 
 
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:

@@ -43,8 +43,17 @@ def test_seats_of_counts_by_hand():
     # 2 copies, 3 episodes: copy 0 has two games in which the first player is x, copy 1 one in which it is y
     evaluation = Evaluation([0.0] * 3, [5] * 3, agents={'x': [1.0, -1.0, 0.5], 'y': [-1.0, 1.0, 0.5]})
     seats = seats_of(evaluation, Seating(['x', 'y'], 2), 2)
-    assert seats == {'x': Seat(GameScore(1, 0, 1), 0.0, 0.0), 'y': Seat(GameScore(0, 1, 0), 0.5, 0.5)}
+    # returns 1 and -1: a variance of 2, a standard error of sqrt(2 / 2)
+    assert seats == {'x': Seat(GameScore(1, 0, 1), 0.0, 0.0, 1.0), 'y': Seat(GameScore(0, 1, 0), 0.5, 0.5, 0.0)}
     assert Pairing(('p', 'q'), seats).score == GameScore(1, 1, 1)
+
+
+def test_return_is_the_mean_over_seats_with_its_interval_by_hand():
+    seats = {'x': Seat(GameScore(9, 0, 1), 2.0, -2.0, 0.3), 'y': Seat(GameScore(1, 0, 9), 1.0, -1.0, 0.4)}
+    pairing = Pairing(('p', 'q'), seats)
+    assert pairing.return_mean == 1.5
+    # the errors of both means are independent: sqrt(.3^2 + .4^2) / 2 = .25
+    assert pairing.return_interval == pytest.approx((1.5 - 1.959964 * 0.25, 1.5 + 1.959964 * 0.25))
 
 
 def test_seats_of_compare_the_mean_returns_of_several_agents():

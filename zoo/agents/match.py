@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
 from zoo.agents.games import find_game
 from zoo.agents.layout import AGENT, OBS, STATE, Group, Layout, is_vector
-from zoo.agents.scores import GameScore, interval_over_seats
+from zoo.agents.scores import CONFIDENCE, GameScore, interval_over_seats
 from zoo.agents.stage import look_at_agents
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
@@ -57,11 +58,15 @@ class Contestant:
 
 
 class Seat(NamedTuple):
-    """Games in which the first player of a pairing has the same agents. return_: its mean return; other_return: of the second."""
+    """Games in which the first player of a pairing has the same agents.
+
+    return_: its mean return; other_return: that of the second one; error: the standard error of `return_`.
+    """
 
     score: GameScore
     return_: float
     other_return: float
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,18 @@ class Pairing:
     def interval(self) -> tuple[float, float]:
         """The 95% interval of the first player's win rate."""
         return interval_over_seats([seat.score for seat in self.seats.values()])
+
+    @property
+    def return_mean(self) -> float:
+        """The first player's mean return over all seats: where games have stakes, it says more than the win rate."""
+        return float(np.mean([seat.return_ for seat in self.seats.values()]))
+
+    @property
+    def return_interval(self) -> tuple[float, float]:
+        """The 95% interval of `return_mean`, by the normal distribution of means."""
+        errors = [seat.error for seat in self.seats.values()]
+        half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * float(np.linalg.norm(errors)) / len(errors)
+        return self.return_mean - half, self.return_mean + half
 
 
 class Seating:
@@ -312,8 +329,15 @@ def seats_of(evaluation: Evaluation, seating: Seating, n_copy: int) -> dict[str,
         others = games[~is_first].mean(0)
         signs = np.sign(mine - others).astype(int)
         score = GameScore(int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum()))
-        seats[seating.name(kind)] = Seat(score, float(mine.mean()), float(others.mean()))
+        seats[seating.name(kind)] = Seat(score, float(mine.mean()), float(others.mean()), _standard_error(mine))
     return seats
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """The standard error of a mean; 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _kinds(n_game: int, seating: Seating, n_copy: int) -> np.ndarray:

@@ -192,6 +192,8 @@ def _pairing_data(pairing: Pairing) -> dict[str, Any]:
         'episodes': score.n_game,
         **_score_data(score),
         'interval': [low, high],
+        'return_mean': pairing.return_mean,
+        'return_interval': list(pairing.return_interval),
         'episodes_cut': pairing.n_cut,
         'seats': {
             name: {**_score_data(seat.score), 'return_mean': seat.return_, 'other_return_mean': seat.other_return}
@@ -230,7 +232,11 @@ def _pairing_text(pairing: Pairing, result: MatchResult) -> str:
     cut = ''
     if pairing.n_cut:
         cut = f'; {pairing.n_cut} games were cut off'
-    head = f'{first} against {second}: win rate {pairing.score.win_rate:.3f} [{low:.3f}, {high:.3f}]{elo}{cut}'
+    least, most = pairing.return_interval
+    head = (
+        f'{first} against {second}: win rate {pairing.score.win_rate:.3f} [{low:.3f}, {high:.3f}]{elo}, return '
+        f'{pairing.return_mean:+.3f} [{least:+.3f}, {most:+.3f}]{cut}'
+    )
     rows: list[tuple[str, ...]] = [
         (f'{first} is', 'wins', 'draws', 'losses', 'win rate', 'return', 'return of the other')
     ]
