@@ -167,10 +167,11 @@ def run_compare(args: argparse.Namespace) -> None:
     from zoo.tools.results.compare import as_data, compare, comparison_text
     from zoo.tools.results.read import check_same_env, resolve_metric, sides_of
 
+    metric = _one_metric(args)
     sides = sides_of(args.runs)
     runs = [run for side in sides.values() for run in side]
     check_same_env(runs, args.allow_different_envs)
-    found = compare(sides, resolve_metric(runs, _one_metric(args)), args.stat)
+    found = compare(sides, resolve_metric(runs, metric), args.stat)
     show(args, as_data(found), comparison_text(found))
 
 
@@ -180,6 +181,7 @@ def run_report(args: argparse.Namespace) -> None:
     from zoo.tools.results.read import named_runs
     from zoo.tools.results.report import report, write_report
 
+    metric = _one_metric(args)
     path = Path(args.output)
     check_output(path, 'report')
     need('matplotlib', 'plot', 'zoo report')
@@ -188,6 +190,6 @@ def run_report(args: argparse.Namespace) -> None:
         video = None
     else:
         video = Path(args.video)
-    page = report(runs, _one_metric(args), x=args.x, stat=args.stat, title=args.title, video=video)
+    page = report(runs, metric, x=args.x, stat=args.stat, title=args.title, video=video)
     write_report(path, page)
     write_line(f'{path}: {_count(len(runs), "run")}, {path.stat().st_size / 2**20:.1f} MB')
