@@ -32,7 +32,7 @@ OWN = (
     'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play'.split()
 )  # each has a separate test
 # they have no config
-SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run try_device_env'.split()
+SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
 

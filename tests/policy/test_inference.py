@@ -89,7 +89,8 @@ def test_value_is_in_the_unit_of_returns_where_the_critic_has_another() -> None:
 def test_stochastic_acting_follows_the_distribution(memory: bool) -> None:
     """400 draws for one observation: the share of action 1 is within 4 standard errors of its probability."""
     policy = policy_of(model={'recurrent': {'cell': 'gru', 'hidden_size': 8}} if memory else {})
-    p = float(policy.distribution(ROWS[0]).param.softmax(-1)[1])
+    begins = True if memory else None
+    p = float(policy.distribution(ROWS[0], begins=begins).param.softmax(-1)[1])
     drawn = policy.act(np.tile(ROWS[0], (400, 1)), deterministic=False, generator=torch.Generator().manual_seed(0))
     assert 0.02 < p < 0.98 and abs(drawn.mean() - p) < 4 * (p * (1 - p) / 400) ** 0.5
     again = policy.act(np.tile(ROWS[0], (400, 1)), deterministic=False, generator=torch.Generator().manual_seed(0))
@@ -174,3 +175,52 @@ def test_what_no_policy_can_answer_is_refused_in_a_sentence(call: Any, said: str
 
 def test_env_action_of_indices_is_the_indices() -> None:
     assert policy_of().env_action([1]) == [1]  # type: ignore[arg-type]
+
+
+def memory_policy(kind: str = 'ppo', **recurrent: Any) -> Any:
+    torch.manual_seed(0)
+    return policy_of(kind, model=dict(hidden_sizes=[8], recurrent=dict(cell='gru', hidden_size=8) | recurrent))
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+def test_state_goes_from_call_to_call_as_in_a_session(kind: str) -> None:
+    policy = memory_policy(kind)
+    session = policy.session()
+    obs = np.random.default_rng(0).normal(size=(4, *ROWS.shape)).astype(np.float32)
+    begins = [np.ones(6, bool), np.zeros(6, bool), np.arange(6) == 2, np.zeros(6, bool)]  # in step 2 env 2 begins anew
+    state = None
+    for t in range(4):
+        draws = session.act(obs[t], begins[t], deterministic=False, generator=torch.Generator().manual_seed(t))
+        found = policy.sample(obs[t], torch.Generator().manual_seed(t), state, begins[t])
+        assert (policy.env_action(found.action) == draws).all()
+        assert torch.equal(found.value, policy.value(obs[t], state, begins[t]))
+        judged = policy.evaluate_actions(obs[t], found.action, state, begins[t])
+        torch.testing.assert_close(judged.log_prob, found.log_prob)
+        torch.testing.assert_close(judged.state['actor'], session.state['actor'])
+        state = found.state
+    assert torch.equal(state['actor'], session.state['actor'])
+    one = policy.sample(
+        obs[3, 2], torch.Generator().manual_seed(0), begins=True
+    )  # a single observation has a state of one row
+    assert one.value.shape == () and one.state['actor'].shape == (1, 8)
+
+
+def test_gradient_of_a_later_call_goes_back_through_the_state() -> None:
+    policy = memory_policy()
+    first = policy.evaluate_actions(ROWS, np.zeros(6, int), begins=True)
+    second = policy.evaluate_actions(ROWS, np.zeros(6, int), first.state)
+    (grad,) = torch.autograd.grad(second.log_prob.sum(), first.state['actor'])
+    assert grad.abs().max() > 0
+
+
+@pytest.mark.parametrize('call', ['value', 'distribution', 'sample'])
+def test_memory_without_a_state_is_a_sentence(call: str) -> None:
+    policy = memory_policy()
+    words = f'{call} needs state, since the model has a memory: give state=, which sample returned for the observations before'
+    for given in (dict(), dict(begins=np.arange(6) == 0)):  # five of the six do not begin
+        with pytest.raises(UserError, match=words):
+            getattr(policy, call)(ROWS, **given)
+    with pytest.raises(UserError, match=r'got a state of shapes .*\[5, 8\].* but the model needs .*\[6, 8\]'):
+        getattr(policy, call)(ROWS, state=policy.sample(ROWS[:5], begins=True).state)
+    with pytest.raises(UserError, match='got state or begins but the model has no memory; leave them out'):
+        getattr(policy_of(), call)(ROWS, begins=True)

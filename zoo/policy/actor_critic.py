@@ -201,6 +201,15 @@ class ActorCriticPolicy(NetworkPolicy):
         output = forward_for_acting(self._model, to_device(obs, self.device), has_value)
         return self.dist, output['logit'], self.samples.units.restore(output['value']) if has_value else None
 
+    def _judge_in_state(self, obs: Obs, state: State) -> tuple[ActionDist, Tensor, Tensor | None, State]:
+        output = forward_for_acting(
+            self._model, to_device(obs, self.device), self.has_critic, to_device(state, self.device)
+        )
+        value = None
+        if self.has_critic:
+            value = self.samples.units.restore(output['value'])
+        return self.dist, output['logit'], value, output['state']
+
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         transition = super()._process_transition(obs, output, timestep)
         transition['logit'] = output['logit']  # of the behaviour policy: the denominator of the ratio

@@ -21,7 +21,17 @@ from torch import Tensor, nn
 from zoo.backend.executor import Acting, ForwardActing
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
+from zoo.core.data import (
+    Columns,
+    Metrics,
+    Obs,
+    Rollout,
+    Sample,
+    State,
+    Timestep,
+    Transition,
+    keeps_state,
+)
 from zoo.core.errors import UserError, did_you_mean, shown, unknown_name
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, TOOL_REGISTRY
@@ -35,7 +45,14 @@ from zoo.rl_utils.distribution import ActionDist
 
 if TYPE_CHECKING:
     from zoo.backend.choose import Compile
-    from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
+    from zoo.policy.inference import (
+        ActionDistribution,
+        Judged,
+        JudgedWithState,
+        Sampled,
+        SampledWithState,
+        Session,
+    )
     from zoo.rl_utils.optimizer import FlatOptimizer
 
 Own = TypeVar('Own', bound='Policy')
@@ -288,6 +305,12 @@ class Policy(ABC):
             'model.compute_actor(obs) what its network says'
         )
 
+    def _judge_in_state(self, obs: Obs, state: State) -> tuple[ActionDist, Tensor, Tensor | None, State]:
+        """As `_judge` with values, for a model with a memory in this state; returns the next state too."""
+        raise UserError(
+            f'policy {self.cfg.type!r} tells no distribution of a model with a memory; `session` acts with it'
+        )
+
     def _build(self) -> None:
         """Builds or checks everything that all modes share; called after the model is built."""
 
@@ -458,14 +481,18 @@ class Policy(ABC):
         return Session(self)
 
     @torch.no_grad()
-    def value(self, obs: Raw) -> Tensor:
+    def value(self, obs: Raw, state: State = None, begins: Raw = None) -> Tensor:
         """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
 
-        This method and those below take observations as `act` does, and return tensors on the policy's device. A
-        recurrent model is in its state at the start of an episode.
-        Raises: UserError if the policy trains no critic.
+        This method and those below take observations as `act` does, and return tensors on the policy's device.
+        Args: state: of a model with a memory: the state before these observations, as `sample` returned it for those
+          before; begins: [B] bool, or one bool: an episode begins with this observation, so that its state is the first one.
+          begins=True needs no state.
+        Raises: UserError if the policy trains no critic, or if a model with a memory gets neither state nor begins.
         """
-        _, value = self._judged(obs, with_value=True)
+        from zoo.policy.inference import judged
+
+        _, value, _ = judged(self, obs, 'value', state, begins)
         if value is None:
             raise UserError(
                 f'policy {self.cfg.type!r} trains no critic, so it knows no values; use a policy with a critic, such as ppo'
@@ -473,39 +500,47 @@ class Policy(ABC):
         return value
 
     @torch.no_grad()
-    def distribution(self, obs: Raw) -> ActionDistribution:
+    def distribution(self, obs: Raw, state: State = None, begins: Raw = None) -> ActionDistribution:
         """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
 
-        Raises: UserError if the policy has none, such as 'dqn'.
+        Args: see `value`. Raises: UserError as there, and if the policy has none, such as 'dqn'.
         """
-        return self._judged(obs, with_value=False)[0]
+        from zoo.policy.inference import judged
+
+        return judged(self, obs, 'distribution', state, begins)[0]
 
     @torch.no_grad()
-    def sample(self, obs: Raw, generator: torch.Generator | None = None) -> Sampled:
+    def sample(
+        self, obs: Raw, generator: torch.Generator | None = None, state: State = None, begins: Raw = None
+    ) -> Sampled | SampledWithState:
         """Draws actions for raw observations; returns them with log-probabilities and values, without gradient.
 
-        The log-probabilities are those of the returned actions; `env_action` converts these actions for an env.
+        The log-probabilities are those of the returned actions; `env_action` converts these actions for an env. With a memory,
+        the state after the observations is returned too, for the next call.
+        Args: generator: source of the draws, None: torch's own; the others: see `value`. Raises: UserError as there.
         """
-        from zoo.policy.inference import Sampled
+        from zoo.policy.inference import Sampled, SampledWithState, judged
 
-        found, value = self._judged(obs, with_value=True)
+        found, value, after = judged(self, obs, 'sample', state, begins)
         action = found.sample(generator)
-        return Sampled(action, found.log_prob(action), value)
+        if after is None:
+            return Sampled(action, found.log_prob(action), value)
+        return SampledWithState(action, found.log_prob(action), value, after)
 
-    def evaluate_actions(self, obs: Raw, action: Raw) -> Judged:
-        """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
-        from zoo.policy.inference import Judged
+    def evaluate_actions(
+        self, obs: Raw, action: Raw, state: State = None, begins: Raw = None
+    ) -> Judged | JudgedWithState:
+        """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient.
 
-        found, value = self._judged(obs, with_value=True)
-        return Judged(found.log_prob(action), found.entropy(), value)
+        With a memory, the state after the observations is returned too; it has a gradient, so that a loss over several calls
+        goes back through time. Args: see `value`. Raises: UserError as there.
+        """
+        from zoo.policy.inference import Judged, JudgedWithState, judged
 
-    def _judged(self, obs: Raw, with_value: bool) -> tuple[ActionDistribution, Tensor | None]:
-        """Calls `_judge` with raw observations, as `act` takes them."""
-        from zoo.policy.inference import ActionDistribution, read_obs
-
-        batch, is_single = read_obs(self, obs)
-        dist, logit, value = self._judge(batch, with_value)
-        return ActionDistribution(dist, logit, is_single), value[0] if is_single and value is not None else value
+        found, value, after = judged(self, obs, 'evaluate_actions', state, begins)
+        if after is None:
+            return Judged(found.log_prob(action), found.entropy(), value)
+        return JudgedWithState(found.log_prob(action), found.entropy(), value, after)
 
     def env_action(self, action: Tensor) -> Any:
         """Converts a batch of this policy's actions [B, ...] to arrays for the env: clipped or rescaled to its bounds."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import first_row, forbids_all
-from zoo.core.data import Obs, State, first_leaf, map_tensors
+from zoo.core.data import Obs, State, first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import ACTION_MASK, Dict, Raw, Space, mask_space, n_lead, obs_to_tensor
 from zoo.policy.config import PolicyConfig
@@ -35,6 +35,15 @@ class InferencePolicy(Protocol):
 
     def _optional_obs(self) -> tuple[str, ...]:
         """Entries of a Dict observation that acting does not read."""
+
+    def _initial_state(self) -> Callable[[int], State] | None:
+        """Makes the state of a number of envs at the start of episodes; None: the model has no memory."""
+
+    def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
+        """The distribution, its parameters, and values."""
+
+    def _judge_in_state(self, obs: Obs, state: State) -> tuple[ActionDist, Tensor, Tensor | None, State]:
+        """As `_judge` with values, in a state; returns the next one too."""
 
 
 class Session:
@@ -98,10 +107,49 @@ class Session:
             raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
         if begins is None:
             return self.state
-        given = np.asarray(begins)
-        if given.dtype != bool or given.shape not in ((), (n_env,)):
-            raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
-        return replace_rows(torch.as_tensor(given).expand(n_env), self._mode.initial_state(n_env), self.state)
+        return replace_rows(_read_begins(begins, n_env), self._mode.initial_state(n_env), self.state)
+
+
+def state_before(
+    call: str, initial_state: Callable[[int], State] | None, n_env: int, state: State, begins: Raw
+) -> State:
+    """The state of the model before observations, for `Policy.sample` and the like; None for a model without a memory.
+
+    Args: call: the name of the method, for messages; initial_state: of the model, None without a memory; n_env:
+      observations; state, begins: as given.
+    Raises: UserError if the two do not fit the model or the observations.
+    """
+    if initial_state is None:
+        if state is not None or begins is not None:
+            raise UserError(f'{call} got state or begins but the model has no memory; leave them out')
+        return None
+    first = initial_state(n_env)
+    if state is None:
+        if begins is None or not _read_begins(begins, n_env).all():
+            raise UserError(
+                f'{call} needs state, since the model has a memory: give state=, which sample returned for the observations '
+                'before, or begins=True where episodes begin'
+            )
+        return first
+    _check_state(call, state, first)
+    if begins is None:
+        return state
+    return replace_rows(_read_begins(begins, n_env), first, state)
+
+
+def _check_state(call: str, state: State, first: State) -> None:
+    """Raises: UserError if a state has other entries or shapes than the model's first one."""
+    shapes, wanted = ({name: list(getattr(x, 'shape', ())) for name, x in leaves(tree)} for tree in (state, first))
+    if shapes != wanted:
+        raise UserError(f'{call} got a state of shapes {shapes} but the model needs {wanted} for these observations')
+
+
+def _read_begins(begins: Raw, n_env: int) -> Tensor:
+    """`begins` as [B] bool. Raises: UserError if it is neither one bool nor one for each env."""
+    given = np.asarray(_off_device(begins))
+    if given.dtype != bool or given.shape not in ((), (n_env,)):
+        raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
+    return torch.as_tensor(given).expand(n_env)
 
 
 def read_obs(policy: InferencePolicy, obs: Raw) -> tuple[Obs, bool]:
@@ -143,12 +191,30 @@ class Sampled(NamedTuple):
     value: Tensor | None  # [B], in return units; None: the policy trains no critic
 
 
+class SampledWithState(NamedTuple):
+    """Drawn actions of a model with a memory: as `Sampled`, and the state after the observations."""
+
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor | None
+    state: State  # {name: [B, ...]}, also for a single observation
+
+
 class Judged(NamedTuple):
     """A policy's evaluation of given actions, with gradient."""
 
     log_prob: Tensor  # [B]; 0-dim for a single observation
     entropy: Tensor  # [B], nats
     value: Tensor | None  # [B], in return units; None: the policy trains no critic
+
+
+class JudgedWithState(NamedTuple):
+    """A policy's evaluation of given actions in a state: as `Judged`, and the state after the observations, with gradient."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor | None
+    state: State  # {name: [B, ...]}, also for a single observation
 
 
 class ActionDistribution:
@@ -228,3 +294,22 @@ class ActionDistribution:
         if self._is_single:
             return rows[0]
         return rows
+
+
+def judged(
+    policy: InferencePolicy, obs: Raw, call: str, state: State, begins: Raw
+) -> tuple[ActionDistribution, Tensor | None, State]:
+    """A policy's distribution and values for raw observations, and the state after them, None without a memory.
+
+    Args: call: the method of `Policy` that asks; 'distribution' needs no values; state, begins: see `Policy.value`.
+    """
+    batch, is_single = read_obs(policy, obs)
+    before = state_before(call, policy._initial_state(), len(first_leaf(batch)), state, begins)
+    after = None
+    if before is None:
+        dist, logit, value = policy._judge(batch, call != 'distribution')
+    else:
+        dist, logit, value, after = policy._judge_in_state(batch, before)
+    if is_single and value is not None:
+        value = value[0]
+    return ActionDistribution(dist, logit, is_single), value, after

@@ -264,7 +264,10 @@ class _Played:
         if not self._acting.with_value:
             return []
         if is_start:
-            return [self._policy.value(raw).numpy()]
+            begins = None
+            if self._acting.initial:  # a model with a memory
+                begins = True
+            return [self._policy.value(raw, begins=begins).numpy()]
         with torch.no_grad():
             outputs = self._acting(*map(torch.from_numpy, inputs))
         return [outputs[-1 - len(self._acting.initial)].numpy()]  # before the states
