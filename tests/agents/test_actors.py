@@ -99,6 +99,15 @@ def test_function_with_too_many_numbers_is_refused():
         mode.forward(torch.zeros(2, 1))
 
 
+@pytest.mark.parametrize('returned', [None, 'left', [None, 1]])
+def test_function_that_returns_no_numbers_is_refused(returned):
+    mode = function_mode(lambda obs, mask: returned, 'my_bots:play', Discrete(2), 'clip')
+    with pytest.raises(
+        ConfigError, match='my_bots:play returned .* but must return an array of numbers, an action for each row'
+    ):
+        mode.forward({'obs': torch.ones(2, 3)}, None)
+
+
 def test_draws_depend_on_seed_group_and_rollout_alone():
     def actions(seed, first, collect_iter):
         mode = as_collect_mode(Actor(random_mode(Discrete(1000), 'clip'), draws=True), 'bot', seed, 3, 1)

@@ -44,7 +44,8 @@ def test_seats_of_counts_by_hand():
     evaluation = Evaluation([0.0] * 3, [5] * 3, agents={'x': [1.0, -1.0, 0.5], 'y': [-1.0, 1.0, 0.5]})
     seats = seats_of(evaluation, Seating(['x', 'y'], 2), 2)
     # returns 1 and -1: a variance of 2, a standard error of sqrt(2 / 2)
-    assert seats == {'x': Seat(GameScore(1, 0, 1), 0.0, 0.0, 1.0), 'y': Seat(GameScore(0, 1, 0), 0.5, 0.5, 0.0)}
+    assert seats == {'x': Seat(GameScore(1, 0, 1), 0.0, 0.0, 1.0), 'y': Seat(GameScore(0, 1, 0), 0.5, 0.5)}
+    assert Pairing(('p', 'q'), seats).return_interval is None  # a single game says nothing of its spread
     assert Pairing(('p', 'q'), seats).score == GameScore(1, 1, 1)
 
 

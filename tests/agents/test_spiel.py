@@ -10,6 +10,7 @@ import pytest
 pyspiel = pytest.importorskip('pyspiel', reason='the extra agents')
 
 from zoo.agents.games import game_of, make_game  # noqa: E402
+from zoo.core.errors import UserError  # noqa: E402
 from zoo.env.config import env_config  # noqa: E402
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError  # noqa: E402
 
@@ -125,3 +126,13 @@ def test_games_with_parameters_and_games_in_python_are_made(env_id, kwargs):
 def test_wrong_parameters_are_refused_in_a_sentence(env_id, kwargs, said):
     with pytest.raises(EnvKwargsError, match=f'OpenSpiel does not take its parameters .*{said}'):
         make_game(env_config({'id': env_id, 'kwargs': kwargs}))
+
+
+@pytest.mark.parametrize(('game', 'action'), [('leduc_poker', 0), ('leduc_poker', 3), ('leduc_poker', -1)])
+def test_illegal_action_is_refused_with_the_legal_ones(game, action):
+    env = make_game(env_config({'id': f'pyspiel:{game}'}))
+    turn = env.reset(seed=0)
+    (agent,) = turn.acts
+    # nobody has bet: there is nothing to fold (0) to; 1 calls, 2 raises
+    with pytest.raises(UserError, match=rf'{agent} took action {action} of {game}, where \[1, 2\] are legal'):
+        env.step({agent: action})

@@ -134,7 +134,12 @@ def function_mode(act: Callable[..., Any], name: str, action_space: Space, actio
         if isinstance(arrays, dict) and ACTION_MASK in arrays:
             mask = arrays[ACTION_MASK]
         n = len(first_leaf(obs))
-        action = torch.as_tensor(np.asarray(act(arrays, mask)))
+        returned = np.asarray(act(arrays, mask))
+        if returned.dtype.kind not in 'biuf':
+            raise ConfigError(
+                f'{name} returned {shown(returned)} but must return an array of numbers, an action for each row.'
+            )
+        action = torch.as_tensor(returned)
         if action.shape[:1] != (n,) or action.numel() != n * units.width:
             raise ConfigError(
                 f'{name} returned an array of shape {tuple(action.shape)} but must return an action for each of the {n} rows, of '

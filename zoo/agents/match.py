@@ -60,13 +60,13 @@ class Contestant:
 class Seat(NamedTuple):
     """Games in which the first player of a pairing has the same agents.
 
-    return_: its mean return; other_return: that of the second one; error: the standard error of `return_`.
+    return_: its mean return; other_return: that of the second one; error: the standard error of `return_`, None of a single game.
     """
 
     score: GameScore
     return_: float
     other_return: float
-    error: float = 0.0
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,11 @@ class Pairing:
         return float(np.mean([seat.return_ for seat in self.seats.values()]))
 
     @property
-    def return_interval(self) -> tuple[float, float]:
-        """The 95% interval of `return_mean`, by the normal distribution of means."""
-        errors = [seat.error for seat in self.seats.values()]
+    def return_interval(self) -> tuple[float, float] | None:
+        """The 95% interval of `return_mean`, by the normal distribution of means; None if there is one game of a seat."""
+        errors = [seat.error for seat in self.seats.values() if seat.error is not None]
+        if len(errors) < len(self.seats):
+            return None
         half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * float(np.linalg.norm(errors)) / len(errors)
         return self.return_mean - half, self.return_mean + half
 
@@ -333,10 +335,10 @@ def seats_of(evaluation: Evaluation, seating: Seating, n_copy: int) -> dict[str,
     return seats
 
 
-def _standard_error(values: np.ndarray) -> float:
-    """The standard error of a mean; 0 of a single value."""
+def _standard_error(values: np.ndarray) -> float | None:
+    """The standard error of a mean; None of a single value."""
     if len(values) < 2:
-        return 0.0
+        return None
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from zoo.agents.game import AgentGame, End, Turn
+from zoo.core.errors import UserError
 from zoo.env.errors import UnsupportedEnvError
 
 
@@ -47,6 +48,7 @@ class SpielGame(AgentGame):
         self._shape = (self.n_number,)
         self._random = np.random.default_rng(0)
         self.position: Any = None
+        self._legal: dict[str, np.ndarray] = {}
 
     def obs_space(self, agent: str) -> gymnasium.Space:
         return gymnasium.spaces.Box(-np.inf, np.inf, self._shape, np.float32)
@@ -63,12 +65,23 @@ class SpielGame(AgentGame):
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
         state = self.position
+        for agent, action in actions.items():
+            self._refuse_illegal(agent, int(action))
         if state.is_simultaneous_node():
             state.apply_actions([int(actions.get(agent, 0)) for agent in self.agents])
         else:
             (action,) = actions.values()
             state.apply_action(int(action))
         return self._turn()
+
+    def _refuse_illegal(self, agent: str, action: int) -> None:
+        """Raises: UserError for an illegal action, which OpenSpiel would take: the game would be another one."""
+        mask = self._legal[agent]
+        if not 0 <= action < len(mask) or not mask[action]:
+            raise UserError(
+                f'{agent} took action {action} of {self.env.get_type().short_name}, where {mask.nonzero()[0].tolist()} are legal; '
+                'choose by the mask (env.action_mask=auto), in a function by its argument mask'
+            )
 
     def observe(self, agent: str) -> np.ndarray:
         return self._tensor(self.agents.index(agent))
@@ -107,5 +120,5 @@ class SpielGame(AgentGame):
         if state.is_simultaneous_node():
             players = [i for i in range(len(self.agents)) if state.legal_actions(i)]
         acts = {self.agents[i]: self._tensor(i) for i in players}
-        masks = {self.agents[i]: np.array(state.legal_actions_mask(i), bool) for i in players}
-        return Turn(acts, rewards, masks=masks)
+        self._legal = {self.agents[i]: np.array(state.legal_actions_mask(i), bool) for i in players}
+        return Turn(acts, rewards, masks=self._legal)

@@ -25,12 +25,12 @@ def test_match_prints_results_by_seat(capsys):
 
 
 def test_match_json_has_all_numbers_and_overrides_may_stand_anywhere(capsys):
-    assert main(['match', 'env.max_episode_steps=2', *BOTS, 'random', *GAME, '--episodes', '2', '--json']) == 0
+    assert main(['match', 'env.max_episode_steps=2', *BOTS, 'random', *GAME, '--episodes', '4', '--json']) == 0
     data = json.loads(capsys.readouterr().out)
     assert data['players'] == [*BOTS, 'random']
     assert data['anchor'] == BOTS[0]
     pairing = data['pairings'][0]
-    assert (pairing['wins'], pairing['draws'], pairing['losses']) == (0, 2, 0)  # cut off after two moves
+    assert (pairing['wins'], pairing['draws'], pairing['losses']) == (0, 4, 0)  # cut off after two moves
     assert (pairing['return_mean'], pairing['return_interval']) == (0.0, [0.0, 0.0])
     assert pairing['interval'][0] < 0.5 < pairing['interval'][1]
     assert list(pairing['seats']) == ['player_1', 'player_2']

@@ -193,7 +193,7 @@ def _pairing_data(pairing: Pairing) -> dict[str, Any]:
         **_score_data(score),
         'interval': [low, high],
         'return_mean': pairing.return_mean,
-        'return_interval': list(pairing.return_interval),
+        'return_interval': pairing.return_interval,
         'episodes_cut': pairing.n_cut,
         'seats': {
             name: {**_score_data(seat.score), 'return_mean': seat.return_, 'other_return_mean': seat.other_return}
@@ -232,10 +232,13 @@ def _pairing_text(pairing: Pairing, result: MatchResult) -> str:
     cut = ''
     if pairing.n_cut:
         cut = f'; {pairing.n_cut} games were cut off'
-    least, most = pairing.return_interval
+    around = ''
+    if pairing.return_interval is not None:
+        least, most = pairing.return_interval
+        around = f' [{least:+.3f}, {most:+.3f}]'
     head = (
         f'{first} against {second}: win rate {pairing.score.win_rate:.3f} [{low:.3f}, {high:.3f}]{elo}, return '
-        f'{pairing.return_mean:+.3f} [{least:+.3f}, {most:+.3f}]{cut}'
+        f'{pairing.return_mean:+.3f}{around}{cut}'
     )
     rows: list[tuple[str, ...]] = [
         (f'{first} is', 'wins', 'draws', 'losses', 'win rate', 'return', 'return of the other')
