@@ -10,6 +10,7 @@ from zoo.agents.actors import Actor, as_collect_mode, check_actor, function_mode
 from zoo.config.section import ConfigError
 from zoo.core.action_map import ActionMap
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from zoo.policy.modes import EvalMode
 
 N = 20_000
 
@@ -146,3 +147,17 @@ def test_what_is_no_name_of_code_is_never_loaded(name):
 def test_what_is_no_function_is_refused():
     with pytest.raises(ConfigError, match='agents.policies.bot.act is 3 but must be a function'):
         load_function('bot', 3)
+
+
+def test_state_of_an_actor_may_be_on_another_device_than_its_rows():
+    """The meta device refuses to be mixed with the CPU as a GPU does; observations and actions are on the CPU."""
+
+    def sample(obs, state, generator):
+        assert state.shape == (2, 3) and state.is_meta
+        return {'action': obs[:, 0].long(), 'state': state + 1}
+
+    mode = EvalMode(sample, lambda n: torch.zeros(n, 3, device='meta'), sample=sample)
+    acting = as_collect_mode(Actor(mode, draws=True), 'bot', 0, 2, 1).start(torch.arange(12.0).view(3, 4, 1), 0)
+    acting.wanted = torch.tensor([True, False, False, True])
+    assert acting.step(1).flatten().tolist() == [4, 0, 0, 7]
+    assert acting.state.is_meta
