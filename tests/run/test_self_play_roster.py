@@ -109,6 +109,34 @@ def test_exploitability_of_other_games_is_refused(tmp_path):
         serial_pipeline(config(tmp_path, dict(exploitability=True)))
 
 
+class StopAt:
+    """A callback that ends a run after the round that reaches an env step."""
+
+    def __init__(self, env_step):
+        self.env_step = env_step
+
+    def on_update(self, job, metrics):
+        if job.env_step >= self.env_step:
+            job.stop('enough')
+
+
+def test_run_that_broke_off_continues_as_one_that_ended_there(tmp_path):
+    """From the checkpoint of step 256 of a run that went on, and from the end of a run that was stopped in step 256."""
+    section = PAST | dict(sample='pfsp', keep=2, snapshot=dict(every=128, win_rate=0.6))
+    settings = config(tmp_path / 'a', section, 512) | dict(checkpoint=dict(freq=256, keep_last=9))
+    longer = serial_pipeline(settings).run_dir
+    settings['logger'] = settings['logger'] | dict(root=str(tmp_path / 'b'))
+    stopped = serial_pipeline(settings, callbacks=[StopAt(256)]).run_dir
+    checkpoints = [path for path in (longer / 'checkpoints').iterdir() if '256' in path.name]
+    ends = []
+    for start in (*checkpoints, stopped):
+        end = serial_pipeline(resume=start, max_env_step=640)
+        ends.append((end.policy.state_dict()['model'], load_checkpoint(end.run_dir).state['league']['json']))
+    (one, league), (other, other_league) = ends
+    assert league == other_league
+    assert all(torch.equal(x, other[name]) for name, x in one.items())
+
+
 @pytest.mark.parametrize(
     ('agents', 'sentence'),
     [

@@ -251,7 +251,9 @@ class ActorActing:
             state = map_tensors(lambda x: x[rows], state)
         output = self._act(map_tensors(lambda x: x[t][rows], self._obs), state)
         if state is not None:
-            self.state = map_tensors(lambda x, new: x.index_copy(0, rows.to(x.device), new), self.state, output['state'])
+            self.state = map_tensors(
+                lambda x, new: x.index_copy(0, rows.to(x.device), new), self.state, output['state']
+            )
         drawn = output['action'].cpu()
         if self._mode.env_action is not None:
             drawn = self._mode.env_action(drawn)

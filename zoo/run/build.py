@@ -424,6 +424,8 @@ class RunBuilder:
         add(MetricNames())
         add(SampleCount())
         add(self._gradients)
+        for observer in self.roster.observers():  # before any checkpoint, which has the state of the roster
+            add(observer)
         add(EventCall(evaluate_if_due, 'after_round'))
         add(self.stop_rules)  # after the evaluation, which a rule may depend on
         add(self.report)
@@ -434,8 +436,6 @@ class RunBuilder:
         if self._on_evaluation is not None:
             add(EventCall(partial(tell_listener, self._on_evaluation), 'after_evaluation'))
         add(self._videos)
-        for observer in self.roster.observers():
-            add(observer)
         return tuple(observers)
 
 
