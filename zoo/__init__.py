@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zoo.run.observers.stop_rules import StopRule as StopRule
     from zoo.run.policy_file import load_policies as load_policies, load_policy as load_policy
     from zoo.run.result import RoundResult as RoundResult, TrainResult as TrainResult
+    from zoo.tools import population as population
     from zoo.tools.imitation.demonstrations import (
         record_demonstrations as record_demonstrations,
         save_demonstrations as save_demonstrations,
@@ -89,6 +90,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.tools.matches.exact': 'exploitability',
         'zoo.tools.matches.match': 'match MatchResult',
         'zoo.tools.media.recording': 'record_video',
+        'zoo.tools.population': 'population=',
         'zoo.tools.results.read': 'read_run',
         'zoo.worker.evaluator': 'evaluate Evaluation',
     },

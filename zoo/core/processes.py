@@ -27,6 +27,15 @@ class GivenUp(BaseException):
 _stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one per process, as its signals have one handler
 
 
+def forget_signals() -> None:
+    """Resets the stop signals to the system's handling, in a new process: a fork begins with what its parent had set."""
+    _under_way.clear()
+    forget_stop()
+    for number in STOP_SIGNALS:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def request_stop() -> None:
     """Records a request to stop; called by a signal handler. Raises: GivenUp if the main thread is in `may_be_given_up`."""
     _stop.is_requested = True

@@ -7,12 +7,16 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import run_python
+from tests.policy_envs import differing
 from zoo.core.errors import RunError, UserError
 from zoo.core.processes import n_core
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.tools.sweep.team import Ended, Team, Tell, say_if_too_many
 
 
@@ -40,6 +44,11 @@ def work(task: str, received: list[int], tell: Tell) -> dict[str, Any]:
         threading.Thread(target=threading.Event().wait, name='client').start()
     if task == 'leave a function':
         atexit.register(threading.Event().wait)
+    if task == 'go elsewhere':
+        os.chdir('/')
+        sys.argv = ['another', 'command']
+    if task == 'where':
+        return {'pid': os.getpid(), 'folder': os.getcwd(), 'words': sys.argv}
     return {'threads': torch.get_num_threads(), 'received': received, 'group': os.getpgrp() == os.getpid()}
 
 
@@ -60,6 +69,36 @@ def test_values_errors_and_deaths_reach_the_first_process() -> None:
     assert type(ends['exit'].error) is RunError and str(ends['exit'].error) == 'SystemExit: 0'
     for task in ('leave a thread', 'leave a function'):  # nothing ends these; the process does
         assert ends[task].value == ends['value'].value and ends[task].exitcode == 0
+
+
+@pytest.mark.slow
+def test_process_takes_the_next_task_unless_one_failed_or_left_a_thread() -> None:
+    team = Team(work, [])
+    places = []
+    with team.follow_signals():
+        for task in ('where', 'go elsewhere', 'where', 'refuse', 'where', 'leave a thread', 'where'):
+            team.start(task)
+            ends = []
+            while not ends:
+                ends = team.ended()
+            if task == 'where':
+                places.append(ends[0].value)
+        assert not team.members
+    first, second, after_error, after_thread = (place['pid'] for place in places)
+    assert first == second and len({second, after_error, after_thread}) == 3
+    assert places[0] == places[1]  # the folder and the words are those of the process, not of the task before
+
+
+@pytest.mark.slow
+def test_runs_of_the_command_in_one_process_are_those_of_a_process_each(tmp_path: Path) -> None:
+    words = 'cartpole_ppo max_env_step=2048 policy.eval.n_episode=1 logger.tensorboard=false'.split()
+    together = ['train', *words, 'seed=0,1', '--run-dir', 'together', '--quiet']
+    alone = ['train', *words, 'policy.n_thread=1', 'seed=1', '--run-dir', 'alone', '--quiet']
+    for command in (together, alone):
+        done = run_python('-m', 'zoo', *command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    states = [load_checkpoint(tmp_path / folder).state['policy'] for folder in ('together/seed1', 'alone')]
+    assert differing(*states) == []
 
 
 @pytest.mark.soak

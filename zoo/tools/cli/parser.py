@@ -39,6 +39,7 @@ COMMANDS = {
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
     'match': Command('let runs, snapshots and heuristics of a game play each other, and rate them', RUN, 'match'),
     'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
+    'evolve': Command('train a population: worse runs are replaced by changed copies of better ones', DATA, 'evolve'),
     'fork': Command('begin a new run with the state of another one, and other settings', RUN, 'fork'),
     'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'start'),
     'runs': Command('list runs with their seeds, returns, speed and state', DATA, 'results'),
@@ -89,7 +90,13 @@ SHARED = {
     'json': (argument('--json', action='store_true', help='print one JSON object on stdout'),),
 }
 """Arguments that several commands take, by group."""
-OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}  # names of commands in other libraries
+OTHER_NAMES = {
+    'tune': 'sweep',
+    'optimize': 'sweep',
+    'hpo': 'sweep',
+    'pbt': 'evolve',
+    'population': 'evolve',
+}  # names of commands in other libraries
 
 EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all

@@ -173,6 +173,9 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
             )
     if config is None:
         raise UserError('several runs need a config or --env; name one (zoo list configs shows the bundled ones)')
+    from zoo.worker.env_watch import EnvWatch
+
+    EnvWatch.owns_process = args.owns_process
     words = ['zoo', 'train', *words_of(args), *(['--trust'] if args.trust else []), *fixed]
     outcomes = train_many(
         config,

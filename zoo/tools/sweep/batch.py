@@ -1,4 +1,4 @@
-"""Several runs of one command, a grid of seeds and values: each in a separate process; a failure ends no other run."""
+"""Several runs of one command, a grid of seeds and values, in one or several processes; a failure ends no other run."""
 
 from __future__ import annotations
 
@@ -226,7 +226,9 @@ def train_many(
     command: Sequence[str] = (),
     on_end: Callable[[RunOutcome, int], None] | None = None,
 ) -> list[RunOutcome]:
-    """Trains the runs of a grid, `jobs` at a time, each with one torch thread.
+    """Trains the runs of a grid, `jobs` at a time in as many processes, each with one torch thread.
+
+    A process trains one run after the other; a run that failed ends its process, and no other run.
 
     Args:
       source: a config for `serial_pipeline`; members: from `grid_of`; overrides: of all runs.
@@ -254,18 +256,21 @@ def train_many(
         for member, folder in zip(members, folders, strict=True):
             options = dict(config=source, overrides=(*overrides, *member.overrides, QUIET), trust=trust, run_dir=folder)
             tasks.append(Task(options, member.name, _command_of(member, command, folder)))
-        undo.enter_context(shown_progress(partial(_work_of, team, outcomes), overrides))
-        while team.members or (waiting and not received):
+
+        def start() -> None:
             while waiting and not received and len(team.members) < jobs:
                 i = waiting.pop(0)
                 team.start((i, tasks[i]))
-            if not team.members:
-                continue
+
+        start()  # before there is the thread that shows the progress, see `Team`
+        undo.enter_context(shown_progress(partial(_work_of, team, outcomes), overrides))
+        while team.members:
             for ended in team.ended():
                 i = ended.task[0]
                 outcomes[i] = _outcome(members[i], ended, received)
                 if on_end is not None:
                     on_end(outcomes[i], _n_ended(outcomes))
+            start()
     if received:
         n_done = sum(outcome.state == 'done' for outcome in outcomes)
         if run_dir is not None:
@@ -337,7 +342,7 @@ def _train_one(work: tuple[int, Task], received: list[int], tell: Tell) -> tuple
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
     if task.command:
-        sys.argv = list(task.command)  # replaces the words of the parent: this process has only this run
+        sys.argv = list(task.command)  # replaces the words of the parent while this run lasts
 
     def on_start(job: RunView) -> None:
         tell(str(job.run_dir))

@@ -183,10 +183,10 @@ def make_plan(
     _check_words(n, seeds, metric, sampler, pruner)
     spaces, fixed = split_spaces(texts)
     cfg = resolve_config(source, fixed)
-    spaces = spaces or _default_spaces(source, fixed, cfg)
+    spaces = spaces or default_spaces_of(source, fixed, cfg)
     problems = _fixed_problems(spaces) + _grid_problems(spaces, sampler)
     if not problems:
-        problems = _refused_values(source, fixed, spaces)
+        problems = refused_values(source, fixed, spaces)
     if problems:
         raise ConfigError(problems)
     stop_value = cfg.policy.eval.stop_value
@@ -263,10 +263,10 @@ def _check_choice(word: str, value: str | None, choices: Sequence[str | None], h
         raise UserError(f'{word} is {value!r} but must be one of {", ".join(filter(None, choices))}{hint}')
 
 
-def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
+def default_spaces_of(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
     """Returns the default spaces of the policy, except for keys that it lacks or of which the config refuses a value."""
     spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
-    accepted = {key: space for key, space in spaces.items() if not _refused_values(source, fixed, {key: space})}
+    accepted = {key: space for key, space in spaces.items() if not refused_values(source, fixed, {key: space})}
     if not accepted:
         raise UserError(
             'the sweep got no space, and the policy has none of the keys of the default spaces; give one, e.g. '
@@ -310,7 +310,7 @@ def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
     return problems
 
 
-def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> list[str]:
+def refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> list[str]:
     """Returns a sentence for each space with a value of `probes` that the config refuses for all tried values of other keys."""
     problems = []
     for key, space in spaces.items():

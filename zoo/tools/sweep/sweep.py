@@ -6,8 +6,8 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from zoo.core.files import refuse_failure, whole_file
 from zoo.core.processes import Interrupted, catch_signals, end_words, signal_name
 from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
-from zoo.run.config import explain_config, without_derived_values
+from zoo.run.config import explain_config, resolve_config, without_derived_values
 from zoo.run.observers.callbacks import STOP_FOR
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, read_trials, write_trials
@@ -103,12 +103,14 @@ def sweep(
         if doubt:
             logger.warning('%s', doubt)
     look = partial(_look, plan, jobs, frozenset(_run_folders(plan)))
-    with catch_signals() as received, shown_progress(look, plan.overrides):
+    with catch_signals() as received, ExitStack() as undo:
+        show = partial(undo.enter_context, shown_progress(look, plan.overrides))
         if jobs == 1:
+            show()
             work(plan, study, received)
         elif study.n_left():
             say_if_too_many(min(jobs, study.n_left()))
-            run_workers(plan, study, min(jobs, study.n_left()), received, imports)
+            run_workers(plan, study, min(jobs, study.n_left()), received, imports, show)
     study.mark_lost()
     rows = ranked(study.rows(), plan.score.minimises)
     _write_trials(plan, rows)
@@ -207,14 +209,26 @@ def _run_and_end(plan: Plan, study: Study, trial: Any, received: list[int]) -> N
     _tell(plan, study, trial.number)
 
 
-def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
-    """Runs trials in `jobs` processes; replaces a process that is killed. Raises: UserError or RunError of a process."""
+def run_workers(
+    plan: Plan,
+    study: Study,
+    jobs: int,
+    received: list[int],
+    imports: Sequence[str],
+    show: Callable[[], object] = lambda: None,
+) -> None:
+    """Runs trials in `jobs` processes; replaces a process that is killed.
+
+    Args: show: called once all processes are started: it may start a thread, and they are made before that, see `Team`.
+    Raises: UserError or RunError of a process.
+    """
     team = Team(_run_worker, imports)
     n_restart = 0
     failure: Exception | None = None
     with team.follow_signals():
         for _ in range(jobs):
             team.start(plan)
+        show()
         while team.members:
             for ended in team.ended():
                 failure = failure or ended.error
@@ -423,9 +437,14 @@ def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
     """Returns the config of a trial, without default and derived values."""
-    data = without_derived_values(plan.resolve(best.values).to_dict())
+    return given_config(plan.source, plan.overrides_of(best.values))
+
+
+def given_config(source: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns the config of a source and overrides, without default and derived values."""
+    data = without_derived_values(resolve_config(source, overrides).to_dict())
     config: dict[str, Any] = {}
-    for row in explain_config(plan.source, plan.overrides_of(best.values)):
+    for row in explain_config(source, overrides):
         if row.origin not in ('default', 'derived'):
             value = value_at(data, row.key)
             if value is None:

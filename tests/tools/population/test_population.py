@@ -1,0 +1,31 @@
+"""A population as data, with and without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from tests.tools.population.small import SPACES, small
+from zoo.core.errors import UserError
+from zoo.tools.population.population import Population
+
+
+def test_population_is_read_from_its_folder(tmp_path: Path) -> None:
+    trained = zoo.population.evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2)
+    read = zoo.population.Population.open(trained.folder)
+    assert read.members == trained.members == read.generation(1) and read.best == trained.best
+    assert [member.place for member in read.generation(0)] == [0, 1, 2, 3]
+    best = read.best
+    assert best is not None and best.fitness == max(member.fitness or 0 for member in read.members)
+    assert zoo.load_policy(best.run_dir).act  # an ordinary run
+    assert repr(read) == f"Population('{read.folder}', 2 generations, best {best.life} with {best.fitness:.5g})"
+
+
+def test_folder_of_no_population_is_refused(tmp_path: Path, finished: Path) -> None:
+    for folder in (finished, tmp_path / 'none'):
+        with pytest.raises(
+            UserError, match='is no population: it has no lineage.jsonl; name the folder that zoo evolve'
+        ):
+            Population.open(folder)

@@ -1,0 +1,74 @@
+"""Training of members for one generation: ends on the disk, failures, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.population.small import LR, SPACES, small
+from zoo.core.processes import Interrupted
+from zoo.tools.population.evolution import evolve
+from zoo.tools.population.members import Stage
+from zoo.tools.population.stages import StageEnd, StageTask, end_on_disk, train_stages
+
+
+def ended_stage(folder: Path, **result: Any) -> Stage:
+    """A stage from env step 64, of which the disk has a checkpoint at 128, and result.json with other values."""
+    (folder / 'checkpoints').mkdir(parents=True)
+    (folder / 'checkpoints' / 'step_000000128.safetensors').touch()
+    known = {'state': 'done', 'env_step': 128, 'last_return': 9.5, 'stop_reason': ''}
+    (folder / 'result.json').write_text(json.dumps(known | result))
+    return Stage('m00_g00', folder, (), 64)
+
+
+@pytest.mark.parametrize(
+    ('result', 'end'),
+    [
+        ({}, StageEnd(128, 9.5)),
+        ({'last_return': float('nan')}, StageEnd(128, None)),
+        ({'last_return': float('inf')}, StageEnd(128, None)),
+        ({'last_return': None}, StageEnd(128, None)),
+        ({'state': 'running'}, None),  # killed
+        ({'state': 'failed'}, None),
+        ({'env_step': 64}, None),  # killed between the checkpoint and the result
+    ],
+)
+def test_end_of_a_stage_is_read_if_it_is_complete(result: dict[str, Any], end: StageEnd | None, tmp_path: Path) -> None:
+    assert end_on_disk(ended_stage(tmp_path / 'run', **result)) == end
+
+
+def test_stage_without_a_result_is_not_complete(tmp_path: Path) -> None:
+    stage = ended_stage(tmp_path / 'run')
+    (stage.folder / 'result.json').write_text('{')
+    assert end_on_disk(stage) is None
+    (stage.folder / 'result.json').unlink()
+    assert end_on_disk(stage) is None
+
+
+def test_signal_before_a_stage_begins_no_other(tmp_path: Path) -> None:
+    stage = Stage('m00_g00', tmp_path / 'run', (), 0)
+    with pytest.raises(Interrupted):
+        train_stages([StageTask(small(tmp_path), stage, ())], 1, None, [2])
+    assert not stage.folder.exists()
+
+
+class Crash:
+    """A callback of runs that ends the process of one member of two without a word."""
+
+    def on_update(self, job: Any, metrics: Any) -> None:
+        if job.run_dir.name == 'm01_g00':
+            os._exit(9)
+
+
+@pytest.mark.slow
+def test_member_whose_process_ends_fails_alone_and_is_replaced(tmp_path: Path) -> None:
+    config = small(tmp_path, callbacks=['tests.tools.population.test_stages:Crash'])
+    lineage = evolve(config, [*SPACES], pop=4, every=64, generations=2, jobs=2).lineage
+    first, second = lineage.generations
+    assert [result.state for result in first] == ['done', 'failed', 'done', 'done']
+    assert first[1].reason == 'its process ended with exit code 9' and second[1].life == 'm01_g01'
+    assert LR in lineage.lives['m01_g01'].values and all(result.fitness is not None for result in second)

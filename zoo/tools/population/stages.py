@@ -1,0 +1,146 @@
+"""Training of members for one generation, in this process or in several that live as long as the population."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from zoo.core.errors import RunError, UserError, env_failure, show_error
+from zoo.core.files import read_small
+from zoo.core.processes import Interrupted, end_words
+from zoo.core.streams import LogFormat, log_levels
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import steps_of
+from zoo.run.checkpoint.consent import Trust
+from zoo.run.result import NAME as RESULT
+from zoo.tools.population.members import Stage, drop_later_checkpoints
+from zoo.tools.sweep.team import Ended, Team, Tell, set_log_format
+
+MAX_REASON = 1_000  # most characters
+logger = logging.getLogger(__name__)
+
+
+class StageEnd(NamedTuple):
+    """The end of the training of a life in a generation. fitness: mean return of its last evaluation; error: why it failed."""
+
+    env_step: int
+    fitness: float | None = None
+    reason: str = ''
+    error: str = ''
+
+
+class StageTask(NamedTuple):
+    """What a process needs to train a life for a generation."""
+
+    source: Any
+    stage: Stage
+    trust: Trust
+
+
+def train_stages(
+    tasks: Sequence[StageTask], jobs: int, team: Team | None, received: list[int]
+) -> Mapping[str, StageEnd]:
+    """Trains lives for a generation, `jobs` at a time; those whose generation is complete on the disk are not trained again.
+
+    Args: team: the processes; None: this one; received: the signals that this process has got.
+    Returns: the end of each, by life. Raises: Interrupted after a signal, once all have ended.
+    """
+    ends: dict[str, StageEnd] = {}
+    waiting = []
+    for task in tasks:
+        end = end_on_disk(task.stage)
+        if end is None:
+            waiting.append(task)
+        else:
+            ends[task.stage.life] = end
+    if team is None:
+        for task in waiting:
+            ends[task.stage.life] = _end_here(task, received)
+        return ends
+    while waiting or team.members:
+        while waiting and not received and len(team.members) < jobs:
+            team.start(waiting.pop(0))
+        if received and not team.members:
+            raise Interrupted(128 + received[0])
+        for ended in team.ended():
+            ends[ended.task.stage.life] = _end_of(ended)
+    if received:
+        raise Interrupted(128 + received[0])
+    return ends
+
+
+def end_on_disk(stage: Stage) -> StageEnd | None:
+    """The end of a stage that was trained before this process began; None if it was not, or was interrupted."""
+    with suppress(OSError, ValueError, TypeError, RecursionError, UserError):
+        result = json.loads(read_small(stage.folder / RESULT))
+        env_step = max(steps_of(stage.folder / 'checkpoints'), default=0)
+        if result['state'] == 'done' and result['env_step'] == env_step > stage.env_step:
+            return StageEnd(env_step, _fitness(result['last_return']), str(result.get('stop_reason', ''))[:MAX_REASON])
+    return None
+
+
+def _fitness(value: object) -> float | None:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def train_stage(task: StageTask, received: list[int], tell: Tell) -> StageEnd:
+    """Trains a life for a generation; the work of a process of a `Team`."""
+    if received:
+        raise Interrupted(128 + received[0])
+    set_log_format(LogFormat(f'zoo: {task.stage.life}:'))
+    with log_levels(_levels()):
+        return _trained(task)
+
+
+def _levels() -> dict[str, int]:
+    """The levels of the log while members train: of runs only warnings, but not the hint to continue one."""
+    level = logging.getLogger('zoo').getEffectiveLevel()
+    quiet = dict.fromkeys(('zoo.pipeline', 'zoo.core.processes'), max(level, logging.ERROR))
+    return {'zoo': max(level, logging.WARNING), 'zoo.tools.population': level, **quiet}
+
+
+def _trained(task: StageTask) -> StageEnd:
+    stage = task.stage
+    drop_later_checkpoints(stage.folder, stage.env_step)
+    result = serial_pipeline(task.source, overrides=stage.texts, run_dir=stage.folder, trust=task.trust)
+    reason = '' if 'env steps are done' in result.stop_reason else result.stop_reason
+    return StageEnd(result.env_step, _fitness(result.last_return), reason)
+
+
+def _end_here(task: StageTask, received: Sequence[int]) -> StageEnd:
+    """Trains a life in this process. Raises: Interrupted."""
+    if received:
+        raise Interrupted(128 + received[0])
+    with log_levels(_levels()):
+        try:
+            return _trained(task)
+        except (UserError, RunError) as error:
+            return _failed(task.stage, str(error))
+        except Exception as error:
+            failure = env_failure(error)
+            if failure is None:
+                logger.exception('%s: this was not expected', task.stage.life)
+            return _failed(task.stage, failure or show_error(error))
+
+
+def _end_of(ended: Ended) -> StageEnd:
+    """The end of a stage in another process."""
+    stage = ended.task.stage
+    if isinstance(ended.value, StageEnd):
+        return ended.value
+    if ended.error is not None:
+        return _failed(stage, str(ended.error))
+    if ended.exitcode > 128 or ended.exitcode == -signal.SIGTERM:
+        return _failed(stage, 'it was stopped by a signal')
+    return _failed(stage, f'its process {end_words(ended.exitcode)}')
+
+
+def _failed(stage: Stage, error: str) -> StageEnd:
+    return StageEnd(stage.env_step, error=error[:MAX_REASON])
