@@ -30,6 +30,7 @@ from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, SavedRun, SaveError, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import Trust, consent_words, give_names, is_started_here, remember_started
 from zoo.run.config import frozen_config, resolve_config
+from zoo.run.config_for_env import resolve_with_agents
 from zoo.run.folder import newest_in, refuse_no_run_folder, refuse_other_config, refuse_same_run
 from zoo.run.fork import begin_fork
 from zoo.run.job import SerialJob
@@ -118,7 +119,10 @@ def serial_pipeline(
     if checkpoint is not None and config is None:
         run = saved_run(checkpoint)
         source = config_to_continue(run, trust, overrides)
-    cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
+    resolve = resolve_config
+    if run is None:  # a checkpoint's env is made with consent alone
+        resolve = resolve_with_agents
+    cfg = frozen_config(resolve(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # set after such a check
         refuse_other_config(cfg, config, overrides, folder)
     is_learner = STARTED_BY in os.environ  # its config may be of a checkpoint that was trusted for one command

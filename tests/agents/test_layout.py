@@ -8,7 +8,7 @@ import pytest
 from tests.agents.envs import CartPoleParallel, Clockwork, Rota
 from zoo.agents.config import AgentsConfig
 from zoo.agents.games import game_of
-from zoo.agents.layout import layout_of, policy_of_agents
+from zoo.agents.layout import layout_of, policy_of_agents, trained_policies
 from zoo.config.section import ConfigError
 from zoo.env.errors import UnsupportedEnvError
 
@@ -93,6 +93,26 @@ def test_concat_is_all_observations():
 def test_what_the_env_lacks_is_refused(cfg, sentence):
     with pytest.raises(ConfigError, match=sentence):
         layout_of(game_of(Clockwork(), 'x'), cfg, 'x', ['shared'])
+
+
+@pytest.mark.parametrize(
+    ('cfg', 'words'),
+    [
+        (AgentsConfig(), 'mean over 3 agents'),
+        (AgentsConfig(score='team'), 'team, sum over 3 agents'),
+        (AgentsConfig(score='b'), 'agent b'),
+        (AgentsConfig(policies={'p': {}, 'q': {}}, mapping={'a': 'p', '*': 'q'}), 'team, sum over 3 agents'),
+        (AgentsConfig(policies={'p': {}, 'q': 'random'}, mapping={'a': 'p', '*': 'q'}), 'policy p'),
+        (AgentsConfig(policies={'p': 'random', 'q': {}}, mapping={'a': 'p', '*': 'q'}), 'policy q, mean over 2 agents'),
+        (AgentsConfig(policies={'p': 'random', 'q': {}}, mapping=lambda *_: 'q'), 'policy q, mean over its agents'),
+    ],
+)
+def test_return_of_an_episode_in_words(cfg, words):
+    assert layout_of(game_of(Clockwork(), 'x'), cfg, 'x', trained_policies(cfg)).return_of == words
+
+
+def test_return_of_one_agent_needs_no_words():
+    assert layout_of(game_of(CartPoleParallel(), 'x'), AgentsConfig(), 'x', ['shared']).return_of == ''
 
 
 class Masked(Rota):

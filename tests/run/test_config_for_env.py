@@ -18,7 +18,7 @@ from zoo import ConfigError, Section, serial_pipeline
 from zoo.core.registry import MODEL_REGISTRY, UnknownNameError
 from zoo.env.errors import EnvError, NoAnswerError
 from zoo.run.config import resolve_config
-from zoo.run.config_for_env import bundled_config_of, config_for_env, exp_name_of
+from zoo.run.config_for_env import bundled_config_of, config_for_env, exp_name_of, resolve_with_agents
 
 
 @pytest.mark.parametrize(
@@ -319,3 +319,34 @@ def test_an_id_of_ale_py_is_answered_with_the_family(caplog: pytest.LogCaptureFi
         config_for_env('ale_py:ALE/MsPacman-v5')
         config_for_env('ale_py:ALE/MsPacman-v5', overrides=['env.kwargs.obs_type=ram'])
     assert [text for text in caplog.messages if 'env.id=atari env.game=MsPacman' in text] == caplog.messages[1:2]
+
+
+def of_agents(env: str, batch_size: int) -> dict[str, Any]:
+    """16 steps of 2 copies: 32 rows of one agent, 96 of three."""
+    return dict(
+        env=dict(id=env, collector_env_num=2),
+        policy=dict(type='ppo', collect=dict(n_step=16), learn=dict(batch_size=batch_size)),
+        max_env_step=64,
+    )
+
+
+def test_rollout_of_an_env_of_several_agents_has_their_rows_without_a_section_agents() -> None:
+    config = resolve_with_agents(of_agents('tests.agents.envs:Clockwork', 96))
+    assert config.policy.learn.batch_size == 96 and config.agents.policies == {'shared': {}}
+    assert resolve_with_agents(of_agents('tests.agents.envs:Clockwork', 16)).agents.policies == {}
+
+
+@pytest.mark.parametrize(
+    'config',
+    [
+        of_agents('CartPole-v1', 96),
+        of_agents('no_such_module:Env', 96),
+        of_agents('tests.agents.envs:Clockwork', -1),
+    ],
+)
+def test_other_problems_stay_what_they_are(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as plain:
+        resolve_config(config)
+    with pytest.raises(ConfigError) as found:
+        resolve_with_agents(config)
+    assert str(found.value) == str(plain.value)

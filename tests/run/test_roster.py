@@ -84,6 +84,11 @@ def job_of(root: Path, roster: TwoPolicies, checkpoint: Any = None, **sections: 
     return Job(two_config(root, **sections), checkpoint=checkpoint)
 
 
+def test_roster_of_one_agent_is_not_replaced_in_an_env_of_several(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'Job\.roster returned a TwoPolicies, .*; return an AgentsRoster'):
+        job_of(tmp_path, TwoPolicies(), env=dict(id='tests.agents.envs:Clockwork'))
+
+
 def test_events_are_told_with_their_learner(tmp_path: Path) -> None:
     seen = []
 

@@ -116,7 +116,7 @@ class AgentTally(Tally):
             learners = self._of_policies(returns, whole)
         if len(agents) == 1:
             agents = {}
-        whole = whole._replace(learners=learners, agents=agents)
+        whole = whole._replace(learners=learners, agents=agents, return_of=layout.return_of)
         if layout.scored is not None:
             return self._of_scored(whole, layout.policies.index(layout.scored))
         return whole

@@ -115,6 +115,26 @@ class Layout:
         """The names of the policies that have agents."""
         return tuple(group.policy for group in self.groups)
 
+    @property
+    def return_of(self) -> str:
+        """Whose return counts as that of an episode, in words; '' if there is one agent."""
+        n = len(self.score)
+        whole = len(self.agents)
+        if whole == 1:
+            return ''
+        if self.scored is not None:
+            return f'policy {self.scored}, mean over its agents'
+        if self.score_sums:
+            return f'team, sum over {n} agents'
+        if n == whole:
+            return f'mean over {n} agents'
+        policies = [group.policy for group in self.groups if group.slots == self.score]
+        if not policies:
+            return f'agent {self.agents[self.score[0]]}'
+        if n == 1:
+            return f'policy {policies[0]}'
+        return f'policy {policies[0]}, mean over {n} agents'
+
     def group(self, policy: str) -> Group:
         """The group of a policy."""
         return next(group for group in self.groups if group.policy == policy)

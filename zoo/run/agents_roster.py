@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.agents.actors import as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector, JoiningAgentCollector
-from zoo.agents.config import AgentsConfig
+from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
@@ -58,13 +58,19 @@ class AgentsRoster(Roster):
         self._configs: dict[int, dict[str, JobConfig]] = {}
         self.has_idle_rows = len(self._layout.agents) > 1
         self._counts_agents = cfg.agents.count_by == 'agent'
-        if cfg.agents == AgentsConfig():
+        if cfg.agents in (AgentsConfig(), AgentsConfig(policies={SHARED: {}})):
             self._say_defaults()
+        if self.return_of:
+            logger.info('the return of an episode, in the lines below and in the log, is: %s', self.return_of)
 
     @property
     def layout(self) -> Layout:
         """The rows of the env."""
         return self._layout
+
+    @property
+    def return_of(self) -> str:
+        return self._layout.return_of
 
     def _say_defaults(self) -> None:
         layout = self._layout

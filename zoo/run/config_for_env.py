@@ -9,7 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.config.section import plain
+from zoo.agents.config import SHARED
+from zoo.agents.games import find_game
+from zoo.config.section import Config, ConfigError, plain
 from zoo.config.source import bundled_configs, load_config, parse_value, split_override
 from zoo.config.yaml_io import function_name
 from zoo.core.errors import UserError
@@ -17,7 +19,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGI
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.closing import close_in_time
-from zoo.env.errors import STOPS, NoAnswerError, SeveralAgentsError
+from zoo.env.errors import STOPS, EnvError, NoAnswerError, SeveralAgentsError
 from zoo.env.ids import faster_family
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.family import N_ENV
@@ -185,6 +187,28 @@ def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces 
         return _spaces_of_agents(section, overrides)
     except BaseException:  # also from the env's own code: the run makes the env again, and reports the error
         return None
+
+
+def resolve_with_agents(source: Any, overrides: Sequence[str] = (), **top_level: Any) -> Config:
+    """Resolves a config, see `resolve_config`; one of an env of several agents need not have a section agents.
+
+    Only the env tells how many agents there are, and so how many rows a rollout has, which minibatches must divide. If the config
+    of one agent is refused, the env is made; if it has several agents, the section agents becomes that of one policy for all.
+    """
+    try:
+        return resolve_config(source, overrides, **top_level)
+    except ConfigError as error:
+        if any(text.startswith('agents.') for text in overrides) or load_config(source)[0].get('agents'):
+            raise
+        try:
+            several = resolve_config(source, [*overrides, f'agents.policies={{{SHARED}: {{}}}}'], **top_level)
+            game, _ = find_game(frozen_config(several).env)
+        except (ConfigError, EnvError):
+            raise error from None
+        if game is None:
+            raise
+        game.close()
+        return several
 
 
 def _spaces_of_agents(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces | None:

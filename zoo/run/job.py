@@ -12,7 +12,7 @@ from torch import nn
 from zoo.agents.config import AgentsConfig
 from zoo.config.components import section_of
 from zoo.core.data import Metrics, Rollout
-from zoo.core.errors import CallbackError
+from zoo.core.errors import CallbackError, UserError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.timer import Timer
@@ -86,9 +86,15 @@ class SerialJob(RunView):
                 self.parts = run.make(policy, model, run_dir)
                 return run
 
+            roster = self.roster()
             try:
-                self._run = run = build(self.roster())
-            except SeveralAgentsError:
+                self._run = run = build(roster)
+            except SeveralAgentsError as error:
+                if roster is not ONE_LEARNER:
+                    raise UserError(
+                        f'{type(self).__name__}.roster returned a {type(roster).__name__}, for envs of one agent, but the env has '
+                        'several; return an AgentsRoster of zoo.run.agents_roster, or one derived from it'
+                    ) from error
                 from zoo.run.agents_roster import AgentsRoster
 
                 undo.close()
@@ -272,6 +278,7 @@ class SerialJob(RunView):
             env_step_per_s=self._run.report.env_step_per_s,
             stop_reason=stop_reason,
             policies=policies,
+            return_of=self._run.roster.return_of,
         )
 
     def state_dict(self) -> dict[str, Any]:

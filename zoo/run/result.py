@@ -48,6 +48,7 @@ class TrainResult:
     env_step_per_s: float
     stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
     policies: dict[str, Policy] = field(default_factory=dict)  # of all learners by name; of a single one: {'': policy}
+    return_of: str = ''  # whose returns these are, in an env of several agents: 'mean over 3 agents'
 
     def __repr__(self) -> str:
         best = _number_text(self.best_return)

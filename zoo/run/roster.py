@@ -32,6 +32,11 @@ class Roster:
 
     has_idle_rows = False
 
+    @property
+    def return_of(self) -> str:
+        """Whose return counts as that of an episode, in words, in an env of several agents: 'mean over 3 agents'; else ''."""
+        return ''
+
     def configs(self, cfg: JobConfig) -> dict[str, JobConfig]:
         """The config of each learner, by name: that of the run with the learner's own sections `policy` and `buffer`.
 

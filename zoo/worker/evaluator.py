@@ -39,6 +39,8 @@ class Evaluation(NamedTuple):
     """The parts of the learners in this evaluation, by name, in a run with several policies."""
     agents: dict[str, list[float]] = {}  # noqa: RUF012
     """The returns of each agent, one per episode, where an env has several."""
+    return_of: str = ''
+    """Whose return is that of an episode, in words, where an env has several agents: 'mean over 3 agents'."""
 
     @property
     def n_cut(self) -> int:
@@ -477,4 +479,5 @@ def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
         {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
         {name: joined_evaluations(of_learner) for name, of_learner in learners.items()},
         {name: [x for part in parts for x in part.agents[name]] for name in parts[0].agents},
+        parts[0].return_of,
     )

@@ -232,7 +232,10 @@ def test_eval_of_several_agents_prints_returns_by_policy_and_agent(run_of_agents
     found = evaluated(zoo, run_of_agents)
     assert found['agents'] == {'a': 9, 'b': 1_170, 'c': 18_688}
     assert found['policies'] == {'p': 9, 'q': (1_170 + 18_688) / 2}
-    lines = [line.split() for line in zoo('eval', run_of_agents, '--episodes', 2).out.splitlines()]
+    out = zoo('eval', run_of_agents, '--episodes', 2).out
+    # a + b + c = 9 + 1170 + 18688
+    assert out.startswith('return (team, sum over 3 agents) 19867.00 +- 0.00 ')
+    lines = [line.split() for line in out.splitlines()]
     assert ['policy', 'q', '9929.00'] in lines and ['agent', 'c', '18688.00'] in lines
 
 

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import logging
 import math
 import signal
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.streams import columns, write_line
-from zoo.tools.cli.output import Argument, argument, print_json, show, watch_calls_of
+from zoo.tools.cli.output import BEST, Argument, argument, has_better, in_brackets, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.agents.exploitability import Exploitability
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from zoo.worker.evaluator import Evaluation, Playing
 
 DEMOS = '.npz'
+logger = logging.getLogger('zoo')
 RUN_HELP = (
     'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), '
     'or last'
 )
-BEST = Path('checkpoints') / 'best.safetensors'
 _STOCHASTIC: dict[str, Any] = {'dest': 'deterministic', 'action': 'store_const', 'const': False}  # without it: None
 
 _OVERRIDES = argument(
@@ -215,8 +216,8 @@ def _text(evaluation: Evaluation, env_step: int) -> str:
     if evaluation.n_cut:
         cut = f', {evaluation.n_cut} of them cut off'
     lines = [
-        f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} (min {evaluation.return_min:.2f}, '
-        f'max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
+        f'return{in_brackets(evaluation.return_of)} {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} '
+        f'(min {evaluation.return_min:.2f}, max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
     ]
     infos = ((name, evaluation.info_mean(name)) for name in evaluation.infos)
     of_agents = _of_agents(evaluation)
@@ -298,7 +299,8 @@ def run_video(args: argparse.Namespace) -> int:
     seconds = recording.n_frame / recording.fps
     data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
     file = f'{args.output}: {seconds:.1f} s, {recording.n_frame} frames, policy of env step {env_step}'
-    lines = [*map(_episode_line, recording.evaluation.rows()), file]
+    of = recording.evaluation.return_of
+    lines = [*(_episode_line(row, of) for row in recording.evaluation.rows()), file]
     show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0
 
@@ -328,6 +330,13 @@ def load_player(args: argparse.Namespace) -> tuple[Playing, EnvConfig, int]:
     env = env_config_of(checkpoint, trust, of_env, args.set_name)
     approve_agents(saved_run(checkpoint), trust)
     env_step = checkpoint.meta['env_step']
+    counter = saved_run(checkpoint).state.counter
+    if not args.best and has_better(checkpoint.path.parent.parent, counter.best_return, counter.last_return):
+        logger.info(
+            'the last evaluation of this run gave %.4g, the best one %.4g: --best takes the policy of that one',
+            counter.last_return,
+            counter.best_return,
+        )
     if of_agents:
         from zoo.run.agents_player import player_of_policies
 
@@ -343,12 +352,14 @@ def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
     return found | {'episodes_cut': evaluation.n_cut, 'env_step': env_step}
 
 
-def _episode_line(row: dict[str, Any]) -> str:
-    """Returns a readable line about one episode. Args: row: of `Evaluation.rows`."""
+def _episode_line(row: dict[str, Any], return_of: str = '') -> str:
+    """Returns a readable line about one episode. Args: row: of `Evaluation.rows`; return_of: of that evaluation."""
     cut = ''
     if row['cut']:
         cut = ', cut off'
-    return f'episode {row["episode"] + 1}: return {row["return"]:.2f}, length {row["length"]}{cut}'
+    return (
+        f'episode {row["episode"] + 1}: return{in_brackets(return_of)} {row["return"]:.2f}, length {row["length"]}{cut}'
+    )
 
 
 @contextmanager

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from zoo.core.streams import write_line
 
+BEST = Path('checkpoints') / 'best.safetensors'
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 """The words and options of one `ArgumentParser.add_argument`."""
 
@@ -26,6 +28,18 @@ def print_json(value: dict[str, Any]) -> None:
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
     """Prints the result of a command on stdout: as text, or with --json as one JSON object."""
     print_json(data) if args.json else write_line(text)
+
+
+def has_better(run_dir: Path, best: float | None, last: float | None) -> bool:
+    """Whether a run keeps a policy of a better evaluation than the last one. Args: best, last: returns of evaluations."""
+    return best is not None and last is not None and best > last and (run_dir / BEST).exists()
+
+
+def in_brackets(words: str) -> str:
+    """' (words)', or '' without words."""
+    if words:
+        return f' ({words})'
+    return ''
 
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.core.errors import UserError
 from zoo.tools.cli.choice import CHOICE, chosen, words_of
-from zoo.tools.cli.output import argument, show
+from zoo.tools.cli.output import argument, has_better, in_brackets, show
 from zoo.tools.cli.parser import PROFILED
 
 N_EVALUATION = 10  # that a hint recommends
@@ -91,10 +91,14 @@ def run_train(args: argparse.Namespace) -> int:
     if result.stop_reason:
         early = f'it ended early: {result.stop_reason}\n'
     best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
+    command = f'zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
+    best_policy = ''
+    if has_better(result.run_dir, result.best_return, result.last_return):
+        best_policy = f'the policy of its best evaluation: {command} --best\n'
     text = (
-        f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {last}, best {best}\n'
+        f'{result.env_step} env steps in {result.wall_s:.1f} s; return{in_brackets(result.return_of)}: last {last}, best {best}\n'
         f'{early}'
-        f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
+        f'run folder: {result.run_dir}\n{best_policy}evaluate it: {command}'
     )
     names = ('env_step', 'train_iter', 'best_return', 'last_return', 'stop_reason')
     data = {
