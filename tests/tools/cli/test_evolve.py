@@ -30,6 +30,14 @@ def test_evolve_prints_members_and_commands_that_work(zoo: Zoo, in_tmp: Path) ->
     assert len(names) in (4, 5)
 
 
+def test_population_in_place_of_a_run_is_refused(zoo: Zoo, in_tmp: Path) -> None:
+    (in_tmp / 'p').mkdir()
+    (in_tmp / 'p' / 'lineage.jsonl').touch()
+    for words in ('train --resume p', 'train cartpole_ppo --run-dir p'):
+        said = zoo(words, code=2)
+        assert 'is p, a population: name a member, e.g. p/best, or continue it by the zoo evolve command' in said.err
+
+
 @pytest.mark.parametrize(
     ('words', 'sentence'),
     [

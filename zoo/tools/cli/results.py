@@ -85,6 +85,7 @@ last return; after the end of any other one the line is dotted, and the legend s
   zoo plot runs/cartpole_ppo -o curve.svg
   zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
   zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy
+  zoo plot runs/cartpole_ppo_population -o lineage.svg      who descends from whom in a population
   zoo plot RUN -o policies.svg --metric eval/hunter/return_mean --metric eval/hare/return_mean""",
     'compare': """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
 
@@ -122,12 +123,16 @@ def run_plot(args: argparse.Namespace) -> None:
         raise UserError(
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
+    from zoo.tools.results.lineage import is_population
     from zoo.tools.results.plot import check_output, curve_numbers, figure, save
     from zoo.tools.results.read import check_same_env, curve_metrics, groups, named_runs, resolve_metric
 
     if args.output is not None:
         check_output(Path(args.output), 'picture')
         need('matplotlib', 'plot', 'zoo plot')
+        if not args.metric and len(args.runs) == 1 and is_population(Path(args.runs[0])):
+            _draw_lineage(args)
+            return
     runs = named_runs(args.runs)
     check_same_env(runs, args.allow_different_envs)
     if args.output is None and not args.metric:
@@ -144,6 +149,15 @@ def run_plot(args: argparse.Namespace) -> None:
         curves = curve_numbers(found, metrics, args.x, args.stat)
     data = {'metric': metrics[0], 'metrics': metrics, 'file': args.output, 'curves': curves}
     show(args, data, drawn)
+
+
+def _draw_lineage(args: argparse.Namespace) -> None:
+    """Draws who descends from whom in a population."""
+    from zoo.tools.results.lineage_figure import lineage_figure
+    from zoo.tools.results.plot import save
+
+    save(lineage_figure(Path(args.runs[0]), args.theme), Path(args.output))
+    show(args, {'file': args.output, 'population': args.runs[0]}, f'{args.output}: lineage of {args.runs[0]}')
 
 
 def _one_metric(args: argparse.Namespace) -> str | None:

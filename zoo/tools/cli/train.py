@@ -68,6 +68,7 @@ def run_train(args: argparse.Namespace) -> int:
     several = _several(args, config)
     if several is not None:
         return several
+    _refuse_populations(args)
     hint = evaluations_hint(config, args.overrides)
     if hint:
         logger.info('%s', hint)
@@ -109,6 +110,16 @@ def run_train(args: argparse.Namespace) -> int:
     }
     show(args, data, text)
     return 0
+
+
+def _refuse_populations(args: argparse.Namespace) -> None:
+    """Raises: UserError if an option names the folder of a population, which has many runs."""
+    for option, word in (('--resume', args.resume), ('--run-dir', args.run_dir)):
+        if word is not None and (Path(word) / 'lineage.jsonl').is_file():
+            raise UserError(
+                f'{option} is {word}, a population: name a member, e.g. {Path(word) / "best"}, or continue it by the zoo evolve '
+                'command that began it'
+            )
 
 
 def resumed_run(name: str | None) -> Path | None:
