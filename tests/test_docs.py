@@ -214,6 +214,14 @@ def test_page_code_is_that_of_an_example(page: Path) -> None:
         assert any(block in example for example in EXAMPLES.values()), f'no file of examples/ has:\n{block}'
 
 
+def test_yaml_of_the_page_on_agents_is_the_config_of_the_example() -> None:
+    (block,) = re.findall(r'```yaml\n(.*?)```', (ROOT / 'docs' / 'agents.md').read_text(), re.DOTALL)
+    (program,) = (block for block in code_blocks(ROOT / 'docs' / 'agents.md') if "exp_name='chase'," in block)
+    config: dict[str, Any] = {}
+    exec(program, config)
+    assert yaml.safe_load(block) == config['config']
+
+
 def indented_programs(page: Path) -> list[str]:
     """The blocks of a page that are indented, not fenced, and begin with an import."""
     blocks = re.findall(r'(?:^    .*\n)+', prose(page), re.MULTILINE)

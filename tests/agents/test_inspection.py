@@ -97,6 +97,29 @@ def test_mask_that_allows_nothing_names_the_agent():
         check_agents(section(NoChoice))
 
 
+class Remembering(Clockwork):
+    """An env whose reset is seeded, but begins at another place than the one where the agents stand."""
+
+    place = -1
+
+    def reset(self, seed=None, options=None):
+        drawn = np.random.default_rng(seed).integers(100)
+        self.place = drawn + (drawn == self.place)
+        return super().reset(seed)
+
+    def step(self, actions):
+        self.place = -1
+        return super().step(actions)
+
+    def observed(self, agent):
+        return np.array([self._t, self.place], np.float32)
+
+
+def test_seeds_that_two_resets_in_a_row_do_not_repeat_are_found():
+    (sentence,) = check_agents(section(Remembering))
+    assert 'the first and one right after another, returned the observation of a' in sentence
+
+
 def test_episodes_that_no_seed_repeats_are_a_warning_and_strict_refuses_them():
     (sentence,) = check_agents(section(Unseeded))
     assert 'two resets with seed=' in sentence and 'the observation of a' in sentence

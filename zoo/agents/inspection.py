@@ -97,17 +97,24 @@ class GameCheck:
         return list(self._findings.values())
 
     def _run(self, n_step: int) -> str | None:
+        """Runs the check. Returns: a sentence if the seed does not repeat an episode.
+
+        Runs reset their envs with seeds after other episodes, and after resets: so two resets in a row are judged as well.
+        """
         once = [seen for step, seen in enumerate(self._play(n_step, self.recorder)) if step <= MAX_REPLAY]
-        n_again = len(once) - 1
-        again = self._play(n_again, Recorder(None), is_again=True)
+        self._n_step = 0
+        begins = [self._seen(self._reset(self._seed, Recorder(None))) for _ in range(2)]
+        for begin, which in zip(begins, ('one after other episodes', 'one right after another'), strict=True):
+            differ = _difference(once[0], begin)
+            if differ:
+                did = f'two resets with seed={self._seed}, the first and {which}, returned {differ}'
+                return not_repeated(Place(self._name, 0).of(0), did, SEED_DO)
+        again = self._play(len(once) - 1, Recorder(None), is_again=True)
         for step, (was, now) in enumerate(zip(once, again, strict=False)):
-            for what, value in was.items():
-                if not _is_equal(value, now.get(what)):
-                    pair = f'{what} {show_value(value)} and {show_value(now.get(what))}'
-                    did = f'two episodes with seed={self._seed} and the same actions differ: '
-                    if step == 0:
-                        did = f'two resets with seed={self._seed} returned '
-                    return not_repeated(Place(self._name, step).of(0), did + pair, SEED_DO)
+            differ = _difference(was, now)
+            if differ:
+                did = f'two episodes with seed={self._seed} and the same actions differ: {differ}'
+                return not_repeated(Place(self._name, step).of(0), did, SEED_DO)
         return None
 
     def _play(self, n_step: int, recorder: Recorder, is_again: bool = False) -> Iterator[Seen]:
@@ -252,6 +259,14 @@ def _copy(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_copy(part) for part in value)
     return np.array(value)
+
+
+def _difference(was: Seen, now: Seen) -> str:
+    """The first pair of values that differ, in words; '' if there is none."""
+    for what, value in was.items():
+        if not _is_equal(value, now.get(what)):
+            return f'{what} {show_value(value)} and {show_value(now.get(what))}'
+    return ''
 
 
 def _is_equal(was: Any, now: Any) -> bool:
