@@ -298,3 +298,29 @@ def test_own_policy_that_cannot_be_saved_is_refused_at_the_start(tmp_path: Path)
     ):
         serial_pipeline(job_config(tmp_path, policy=dict(type='set_ppo')))
     assert not [*tmp_path.rglob('*.safetensors')]
+
+
+def test_policy_with_a_central_critic_loads_and_acts_without_the_state(tmp_path):
+    config = job_config(
+        tmp_path,
+        'CartPole-v1',
+        max_env_step=32,
+        env=dict(id='tests.agents.envs:Clockwork', collector_env_num=2, evaluator_env_num=2),
+        policy=dict(
+            type='ppo',
+            model=dict(hidden_sizes=[4]),
+            collect=dict(n_step=16),
+            learn=dict(batch_size=16),
+            eval=dict(n_episode=2),
+        ),
+        agents=dict(state='concat'),
+    )
+    result = serial_pipeline(config)
+    loaded = load_policy(result.run_dir)
+    state = result.policy.state_dict()['model']
+    assert all(torch.equal(x, state[name]) for name, x in loaded.state_dict()['model'].items())
+    assert 'state' in loaded.obs_space.spaces
+    seen = {'obs': np.ones((3, 2), np.float32), 'agent': np.eye(3, dtype=np.float32)}
+    assert torch.equal(loaded.distribution(seen).param, result.policy.distribution(seen).param)
+    again = loaded.save(tmp_path / 'again.safetensors')
+    assert torch.equal(load_policy(again).distribution(seen).param, loaded.distribution(seen).param)

@@ -178,6 +178,12 @@ class Layout:
         return owners
 
 
+def entries_of_actors(space: Space) -> list[str]:
+    """The entries of observations that a policy acts by, where the others are for its critic alone: all but the state."""
+    assert isinstance(space, Dict), 'it has the entry state'
+    return [entry for entry in space.spaces if entry not in (STATE, ACTION_MASK)]
+
+
 def batched(space: Space, n: int) -> Space:
     """The space of n values of a space at once, [n, ...]; a Tuple becomes a Dict with the names '0', '1', ..."""
     match space:

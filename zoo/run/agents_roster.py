@@ -11,14 +11,14 @@ from zoo.agents.collector import AgentCollector, JoiningAgentCollector
 from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.inspection import check_agents
-from zoo.agents.layout import STATE, Layout, policy_names, trained_policies
+from zoo.agents.layout import STATE, Layout, entries_of_actors, policy_names, trained_policies
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
 from zoo.cluster.config import split_problems, split_sizes
 from zoo.config.section import ConfigError, fields_of, plain, validate
 from zoo.core.action_map import action_width
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.spaces import ACTION_MASK, Dict, Space, leaf_spaces, space_words
+from zoo.core.spaces import Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode
@@ -128,8 +128,7 @@ class AgentsRoster(Roster):
                 'entry; set agents.state=env, or concat.'
             )
         if self._layout.state_space is not None and isinstance(model, dict) and model.get('actor_obs') is None:
-            assert isinstance(group.obs_space, Dict)
-            model['actor_obs'] = [entry for entry in group.obs_space.spaces if entry not in (STATE, ACTION_MASK)]
+            model['actor_obs'] = entries_of_actors(group.obs_space)
         env = plain(cfg.env) | {
             'collector_env_num': cfg.env.collector_env_num * len(group.slots),
             'collector_group_num': None,

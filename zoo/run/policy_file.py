@@ -14,12 +14,14 @@ from torch import nn
 
 from zoo.agents.actors import SAVED, kind_of
 from zoo.agents.config import RANDOM, SHARED
+from zoo.agents.layout import entries_of_actors
 from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
 from zoo.core.errors import RunError, UserError, closest
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
+from zoo.core.spaces import Dict
 from zoo.env import EnvConfig
 from zoo.model.check import AllocationError, AllocationLimit
 from zoo.policy.base import Policy
@@ -247,7 +249,7 @@ def _load(
 ) -> Policy:
     """Builds a policy from its checkpoint, with its state; see `load_policy`."""
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
-    cfg = resolve_policy(run.config['policy'])
+    cfg = resolve_policy(_section_of(run))
     if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):
         cfg = cfg.model_copy(update={'device': device or 'cpu'})
     policy = build_policy(run, cfg, model, modes, is_whole=only is None)
@@ -265,6 +267,18 @@ def _load(
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise malformed(run.path, f'its policy cannot be restored ({shown(str(error))})') from error
     return policy
+
+
+def _section_of(run: SavedRun) -> dict[str, Any]:
+    """The section policy of a checkpoint, with what its run added: actors see no state of the whole env."""
+    section: dict[str, Any] = run.config['policy']
+    model = section.get('model')
+    state = (run.config.get('agents') or {}).get('state', 'off')
+    if not isinstance(model, dict) or state == 'off' or not isinstance(run.obs_space, Dict):
+        return section
+    if model.get('actor_obs') is not None:
+        return section
+    return {**section, 'model': {**model, 'actor_obs': entries_of_actors(run.obs_space)}}
 
 
 def build_policy(

@@ -240,9 +240,7 @@ def _pairing_text(pairing: Pairing, result: MatchResult) -> str:
         f'{first} against {second}: win rate {pairing.score.win_rate:.3f} [{low:.3f}, {high:.3f}]{elo}, return '
         f'{pairing.return_mean:+.3f}{around}{cut}'
     )
-    rows: list[tuple[str, ...]] = [
-        (f'{first} is', 'wins', 'draws', 'losses', 'win rate', 'return', 'return of the other')
-    ]
+    rows: list[tuple[str, ...]] = [('its seat', 'wins', 'draws', 'losses', 'win rate', 'return', 'return of the other')]
     for name, seat in pairing.seats.items():
         returns = (f'{seat.return_:.3f}', f'{seat.other_return:.3f}')
         rows.append((name, *_score_words(seat.score), *returns))
