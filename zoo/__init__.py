@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from zoo.run.policy_file import load_policies as load_policies, load_policy as load_policy
     from zoo.run.result import RoundResult as RoundResult, TrainResult as TrainResult
     from zoo.tools import population as population
+    from zoo.tools.exchange.load import import_policy as import_policy
     from zoo.tools.imitation.demonstrations import (
         record_demonstrations as record_demonstrations,
         save_demonstrations as save_demonstrations,
@@ -85,6 +86,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.observers.stop_rules': 'StopRule',
         'zoo.run.policy_file': 'load_policies load_policy',
         'zoo.run.result': 'RoundResult TrainResult',
+        'zoo.tools.exchange.load': 'import_policy',
         'zoo.tools.imitation.demonstrations': 'record_demonstrations save_demonstrations',
         'zoo.tools.imitation.pretrain': 'pretrain',
         'zoo.tools.matches.exact': 'exploitability',

@@ -593,7 +593,7 @@ def _make_policy(
     if model is not None and ranks.size > 1:  # each rank has made it with its own random numbers
         model.load_state_dict(ranks.share(model.state_dict()))
     if policy is None:
-        policy = _new_policy(cfg, spaces, model, eager_only, ranks)
+        policy = new_policy(cfg, spaces, model, eager_only, ranks)
     if (policy.obs_space, policy.action_space) != spaces:
         raise UserError(
             f'the policy given is for {policy.obs_space} and {policy.action_space} but the '
@@ -602,7 +602,7 @@ def _make_policy(
     return policy
 
 
-def _new_policy(
+def new_policy(
     cfg: JobConfig, spaces: tuple[Space, Space], model: nn.Module | None, eager_only: str = '', ranks: Ranks = ALONE
 ) -> Policy:
     reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
@@ -654,7 +654,7 @@ def make_policy(
     init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space
-    policy = _new_policy(cfg, spaces, model)
+    policy = new_policy(cfg, spaces, model)
     if init_from is not None:
         start_from(policy, init_from, cfg.init_from_keys)
     return policy

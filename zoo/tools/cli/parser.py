@@ -58,6 +58,7 @@ COMMANDS = {
     'check-env': Command("check an env's contract for some steps, time it, and say how to run it", DATA, 'listing'),
     'bench': Command('measure on this machine: what configs learn, speed, kernels, runners', TEXT, 'bench'),
     'convert': Command('translate a config of DI-engine, stable-baselines3, CleanRL or RLlib', DATA, 'start'),
+    'import': Command('make a run of a model that another library trained', RUN, 'models'),
     'init': Command('write a commented env, policy or config to start from', TEXT, 'start'),
     'completion': Command('print the code that makes a shell complete the words of zoo', TEXT, 'completion'),
 }
