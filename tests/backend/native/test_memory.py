@@ -628,3 +628,37 @@ def test_run_of_three_rounds_ends_with_the_parameters_of_eager(name: str, cell: 
         found.append(trained.model.state_dict())
     for key, x in found[0].items():
         torch.testing.assert_close(found[1][key], x, rtol=0, atol=1e-5, msg=key)
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+def test_run_resumed_in_the_middle_is_bit_equal_to_the_run(kind: str, tmp_path: Path) -> None:
+    """All envs begin new episodes after each rollout, as they do after a resume."""
+    learn: dict[str, Any] = {'executor': 'native', 'batch_size': 32, 'sequence': {'len': 8}}
+    if kind == 'ppg':
+        learn |= {'aux_freq': 2, 'aux_batch_size': 32}
+    model = {'hidden_sizes': [8], 'recurrent': {'cell': 'lstm', 'hidden_size': 16}}
+    policy = {'type': kind, 'n_thread': 1, 'device': 'cpu', 'model': model, 'learn': learn, 'collect': {'n_step': 16}}
+    config = copy.deepcopy({**RUN, 'policy': {**policy, 'eval': {'eval_freq': 10**6}}})
+    config['max_env_step'] = 64
+    config['env']['reset_every'] = 1
+    run_dir = str(tmp_path / 'run')
+    serial_pipeline(config, run_dir=run_dir)
+    found = [
+        serial_pipeline(config, max_env_step=192, run_dir=str(tmp_path / 'whole')),
+        serial_pipeline(config, max_env_step=192, run_dir=run_dir),
+    ]
+    assert found[0].env_step == found[1].env_step == 192
+    states = [each.policy.state_dict() for each in found]
+    assert_equal_trees(*states)
+
+
+def assert_equal_trees(one: Any, other: Any) -> None:
+    if isinstance(one, Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name, x in one.items():
+            assert_equal_trees(x, other[name])
+    else:
+        assert one == other
