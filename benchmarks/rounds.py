@@ -1,6 +1,6 @@
 """Training speed of two checkouts of zoo, compared round by round: finds differences that noise hides in whole runs.
 
-    python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--eager]
+    python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--eager] [--set KEY=VALUE ...]
 
 Both train the same work (speed_works.py), each in its own process on one thread. They take turns, so that only one runs at any
 moment: a round of one, the same round of the other, the next pair in the opposite order. Both rounds of a pair see the same
@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--rounds', type=int, default=60, help='pairs of rounds; 10 at least')
     parser.add_argument('--seconds', type=float, default=60.0, help='about the longest that one row may take')
     parser.add_argument('--eager', action='store_true', help='the eager executor, not the best setting')
+    parser.add_argument('--set', nargs='+', default=[], metavar='KEY=VALUE', help='more config overrides, of both')
     parser.add_argument('-o', '--results', type=Path, metavar='FOLDER', help='of rounds.json')
     words = list(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(words)
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     rows = []
     for work in (work for work in WORKS if work.name in args.only):
-        setting = (work.eager if args.eager else work.best)[0]
+        setting = (*(work.eager if args.eager else work.best)[0], *args.set)
         short = compare(work, setting, args.before, 4)  # measures a round's time, and compiles
         n_round = max(10, min(args.rounds, int(1e3 * args.seconds / (short['before_ms'] + short['now_ms']))))
         rows.append(compare(work, setting, args.before, n_round))
