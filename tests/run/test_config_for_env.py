@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
 from zoo import ConfigError, Section, serial_pipeline
+from zoo.config.source import load_config
 from zoo.core.registry import MODEL_REGISTRY, UnknownNameError
 from zoo.env.errors import EnvError, NoAnswerError
 from zoo.run.config import resolve_config
@@ -350,3 +351,14 @@ def test_other_problems_stay_what_they_are(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as found:
         resolve_with_agents(config)
     assert str(found.value) == str(plain.value)
+
+
+def test_policy_that_is_to_play_against_itself_gets_no_config_with_other_opponents():
+    env = 'pettingzoo:classic/tictactoe-v3'
+    assert bundled_config_of(env, 'ppo') == 'tictactoe_ppo'  # against random play
+    name = bundled_config_of(env, 'ppo', plays_itself=True)
+    if name is not None:
+        assert load_config(name)[0]['agents']['self_play'] is not None
+    pytest.importorskip('pettingzoo', reason='the extra agents')
+    config = config_for_env(env, overrides=['agents.self_play={}'])
+    assert 'policies' not in config.get('agents', {})

@@ -66,7 +66,8 @@ def config_for_env(
     POLICY_REGISTRY.get(policy_type)  # a misspelt name is refused before the env is looked up
     name = None
     if isinstance(env_id, str):
-        name = bundled_config_of(env_id, policy_type, game)
+        plays_itself = any(key.startswith('agents.self_play') and value != 'null' for key, value in settings.items())
+        name = bundled_config_of(env_id, policy_type, game, plays_itself)
     if name is not None:
         logger.info('training with the bundled config %s; zoo config %s shows it', name, name)
         return load_config(name)[0]
@@ -101,13 +102,18 @@ def _put_at(config: dict[str, Any], path: str, value: Any) -> None:
     target[key] = value
 
 
-def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) -> str | None:
-    """The name of the bundled config that trains this policy on this env without kwargs; None if there is none."""
+def bundled_config_of(env_id: str, policy_type: str, game: str | None = None, plays_itself: bool = False) -> str | None:
+    """The name of the bundled config that trains this policy on this env without kwargs; None if there is none.
+
+    Args: plays_itself: the policy is to play against itself, so that a config with other opponents is none for it.
+    """
     for name in sorted(bundled_configs(), key=len):  # a longer name is that of a variant
         config = plain(load_config(name)[0])
         env = config['env']
         policy = config['policy']
         is_plain = env['id'] == env_id and policy.get('type', 'ppo') == policy_type and 'kwargs' not in env
+        if plays_itself and (config.get('agents') or {}).get('self_play') is None:
+            continue
         if is_plain and str(env.get('game')).lower() == str(game).lower():
             return name
     return None
