@@ -36,7 +36,7 @@ PEERS = {
 }
 
 SYNC, BATCHED = 'env.vectorization=sync', 'env.vectorization=batched'
-AUTO, EAGER, NATIVE, GRAPH = (f'policy.learn.executor={name}' for name in ('auto', 'eager', 'native', 'graph'))
+EAGER, NATIVE, GRAPH = (f'policy.learn.executor={name}' for name in ('eager', 'native', 'graph'))
 COMPILED = 'policy.learn.compile=on'  # envs that are tensor programs
 BF16 = 'policy.model.precision=auto'
 
@@ -150,7 +150,7 @@ WORKS = (
         (1.0, 2.0),
         30_720,
         tuple((EAGER, setting, *LSTM) for setting in (BATCHED, SYNC)),
-        tuple((AUTO, setting, *LSTM) for setting in (BATCHED, SYNC)),  # which an older zoo can run too
+        tuple((NATIVE, setting, *LSTM) for setting in (BATCHED, SYNC)),
         peers=('sb3_contrib',),
         reference=('sb3_contrib',),
         note='RecurrentPPO has its dense layer after the LSTMs, zoo before them; both have an LSTM each for actor and '

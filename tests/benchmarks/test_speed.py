@@ -84,8 +84,8 @@ def test_works_are_whole_rollouts_of_whole_minibatches_with_time_on_the_clock(wo
 def test_zoo_drivers_name_the_executor_unless_the_key_is_omitted(work):
     eager, *best = zoo_drivers(work, [])
     assert all('policy.learn.executor=eager' in setting for setting in eager.settings)
-    # the C code runs neither convolutions nor LSTMs
-    wanted = 'policy.learn.executor=eager' if work.image or 'lstm' in work.name else 'policy.learn.executor=native'
+    # the C code runs no convolutions
+    wanted = 'policy.learn.executor=eager' if work.image else 'policy.learn.executor=native'
     assert all(wanted in setting for driver in best for setting in driver.settings)
     omitted = zoo_drivers(work, ['policy.learn.executor'])
     assert not any(item.startswith('policy.learn.executor') for d in omitted for s in d.settings for item in s)
