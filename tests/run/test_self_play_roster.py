@@ -144,6 +144,10 @@ def test_run_that_broke_off_continues_as_one_that_ended_there(tmp_path):
         (dict(train=['main']), 'agents.train and agents.self_play are both set'),
         (dict(self_play=dict(opponents=dict(lates=1))), 'lates'),
         (dict(self_play=dict(keep=0)), 'agents.self_play.keep is 0'),
+        (dict(self_play=dict(opponents=dict(latest=0, past=0))), 'all weights are 0'),
+        (dict(self_play=dict(opponents=dict(fixed=1), fixed=[])), 'opponents.fixed is 1 but fixed is empty'),
+        (dict(self_play=dict(fixed=['random', 'random'])), "fixed has 'random' twice"),
+        (dict(self_play=dict(fixed=['randm'])), "agents.self_play.fixed has 'randm' but opponents are 'random'"),
     ],
 )
 def test_wrong_sections_are_refused(agents, sentence, tmp_path):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, FiniteFloat
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from zoo.config.section import Section
@@ -38,6 +38,14 @@ class SharesConfig(Section):
     latest: float = Field(0.8, ge=0, description='weight of episodes in which all seats are the policy itself')
     past: float = Field(0.2, ge=0, description='weight of episodes against a snapshot of the past')
     fixed: float = Field(0.0, ge=0, description='weight of episodes against an opponent of `fixed`')
+
+    @model_validator(mode='after')
+    def _has_an_opponent(self) -> SharesConfig:
+        if not self.latest + self.past + self.fixed:
+            raise ValueError(
+                'all weights are 0, so that no episode has an opponent; give one of them a weight, e.g. latest: 1.'
+            )
+        return self
 
 
 class SnapshotConfig(Section):
@@ -81,6 +89,17 @@ class SelfPlayConfig(Section):
         description='log the exact loss of the newest snapshot against a best response, and of the average of all snapshots: in '
         'small games of OpenSpiel, such as Kuhn and Leduc poker',
     )
+
+    @model_validator(mode='after')
+    def _names_each_opponent_once(self) -> SelfPlayConfig:
+        twice = [name for i, name in enumerate(self.fixed) if name in self.fixed[:i]]
+        if twice:
+            raise ValueError(f'fixed has {twice[0]!r} twice, but each opponent has one rating; name it once.')
+        if self.opponents.fixed and not self.fixed:
+            raise ValueError(
+                f'opponents.fixed is {self.opponents.fixed:g} but fixed is empty; name an opponent there, or leave the weight out.'
+            )
+        return self
 
 
 @dataclass

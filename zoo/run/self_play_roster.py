@@ -12,13 +12,14 @@ from typing import Any
 
 from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
-from zoo.agents.config import SHARED, AgentsConfig
+from zoo.agents.config import RANDOM, SHARED, AgentsConfig
 from zoo.agents.exploitability import NotExactError, Play, play_of, tree_of
 from zoo.agents.layout import Layout, by_function
 from zoo.agents.match import Contestant
-from zoo.agents.self_play import MAIN, League, fixed_name, slot_name
+from zoo.agents.self_play import MAIN, League, SelfPlayConfig, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
 from zoo.config.section import ConfigError
+from zoo.config.user_code import names_code
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.env import AnyVectorEnv
@@ -56,6 +57,7 @@ class SelfPlayRoster(AgentsRoster):
                     f'agents.{key} and agents.self_play are both set, but self-play has one policy and draws its opponents itself; '
                     f'leave agents.{key} out, or agents.self_play.'
                 )
+        _refuse_no_opponent(section)
         refuse_keys_of_single_envs(cfg.env)
         self._shared = cfg.agents.model_copy(update={'self_play': None, 'score': None})
         layout = look_at_agents(cfg.env, self._shared)
@@ -149,6 +151,16 @@ class SelfPlayRoster(AgentsRoster):
         if (snapshot.obs_space, snapshot.action_space) != (policy.obs_space, policy.action_space):
             raise CheckpointError(path, 'is of a policy with other spaces than those of the run; use its own snapshots')
         return snapshot
+
+
+def _refuse_no_opponent(section: SelfPlayConfig) -> None:
+    """Raises: ConfigError for a fixed opponent that is neither random, nor code, nor a path."""
+    for name in section.fixed:
+        if name != RANDOM and not names_code(name) and not Path(name).exists():
+            raise ConfigError(
+                f"agents.self_play.fixed has {shown(name)!r} but opponents are 'random', 'module:function' or the folder of a run; "
+                'correct it.'
+            )
 
 
 class LeagueObserver(Observer):
