@@ -53,6 +53,8 @@ def test_policy_that_is_not_trained_stays(tmp_path):
         (dict(policies=dict(p=dict(model=dict(critic_obs=['state', 'agent'])))), 'agents.state is off'),
         (dict(policies=dict(p=dict(collect=dict(n_step=8)))), 'all policies act in the same rollouts'),
         (dict(policies=dict(p=dict(learn=dict(batch_sise=8)))), 'batch_sise'),
+        (dict(policies=dict(p='randm')), "unknown type of agents.policies.p 'randm': did you mean 'random'"),
+        (dict(score='x'), "agents.score is 'x' but must be a policy \\(shared\\), an agent \\(a, b, c\\)"),
     ],
 )
 def test_wrong_sections_are_refused_before_anything_is_written(agents, sentence, tmp_path):

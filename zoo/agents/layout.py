@@ -613,5 +613,5 @@ def _score(
     if score in agents:
         return (list(agents).index(score),), False
     raise ConfigError(
-        f"agents.score is {score!r} but must be a policy ({listed(list(slots_of))}), an agent ({listed(agents)}) or 'team'."
+        f"agents.score is {score!r} but must be a policy ({listed([group.policy for group in groups])}), an agent ({listed(agents)}) or 'team'."
     )

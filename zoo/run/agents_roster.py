@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zoo.agents.actors import as_collect_mode, kind_of
+from zoo.agents.actors import FUNCTION, SAVED, as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector, JoiningAgentCollector
-from zoo.agents.config import SHARED, AgentsConfig
+from zoo.agents.config import RANDOM, SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, entries_of_actors, policy_names, trained_policies
@@ -16,7 +16,7 @@ from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_s
 from zoo.cluster.config import split_problems, split_sizes
 from zoo.config.section import ConfigError, fields_of, plain, validate
 from zoo.core.action_map import action_width
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, unknown_name
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Space, leaf_spaces, space_words
 from zoo.env import AnyVectorEnv, EnvConfig
@@ -113,6 +113,10 @@ class AgentsRoster(Roster):
         differs = cfg.agents.policies.get(name) or {}
         if isinstance(differs, str):
             differs = {'type': differs}
+        kind = differs.get('type', cfg.policy.type)
+        types = [*POLICY_REGISTRY.names(), RANDOM, FUNCTION, SAVED]
+        if kind not in types:
+            raise ConfigError(unknown_name(f'type of agents.policies.{name}', kind, types, 'there are'))
         base = plain(cfg.policy)
         base['collect'].pop('n_sample', None)
         policy = _merged(base, {key: x for key, x in differs.items() if key != 'buffer'})
