@@ -388,6 +388,8 @@ def test_bundled_config_is_a_script_is_found_by_name_and_named_after_itself(path
     kind = config.policy.type
     if config.agents.state != 'off':  # with a central critic
         kind = f'ma{kind}'
+    if config.agents.self_play is not None:  # by ppo where no other policy is named
+        kind = {'ppo': 'selfplay'}.get(kind, f'selfplay_{kind}')
     assert name.endswith(f'_{kind}')
     main = ast.parse(path.read_text(encoding='utf-8')).body[-1]
     script = "if __name__ == '__main__':\n    from zoo import serial_pipeline\n    serial_pipeline(config)"
@@ -425,7 +427,17 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     assert result.train_iter == steps_per_rollout(resolved) * N_AGENT.get(name_of(path), 1)
 
 
-N_AGENT = {'simple_spread_ppo': 3, 'simple_spread_mappo': 3, 'simple_tag_ppo': 3, 'two_step_game_ppo': 2}
+N_AGENT = {
+    'simple_spread_ppo': 3,
+    'simple_spread_mappo': 3,
+    'simple_tag_ppo': 3,
+    'two_step_game_ppo': 2,
+    'tictactoe_selfplay': 2,
+    'connect_four_selfplay': 2,
+    'kuhn_poker_selfplay': 2,
+    'kuhn_poker_selfplay_ppg': 2,
+    'leduc_poker_selfplay': 2,
+}
 """The agents whose rows one policy learns from, by config."""
 
 

@@ -16,8 +16,10 @@ from zoo.core.spaces import ACTION_MASK
 from zoo.env.adapter import takes_keyword
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
+from zoo.env.families.family import EnvRequest
 from zoo.env.given import counts_agents, has_several_agents
-from zoo.env.make import env_name, make_source
+from zoo.env.make import env_name, find_env, make_source
+from zoo.env.make_vector import vectorization_of
 from zoo.env.validation import as_flag
 
 UNSEEDED = ('shimmy',)
@@ -37,6 +39,8 @@ def make_game(cfg: EnvConfig) -> AgentGame:
 def find_game(cfg: EnvConfig) -> tuple[AgentGame | None, str]:
     """The env of a section as a game, None for an env of one agent; and the name of its class. Raises: errors of `make_env`."""
     name = env_name(cfg)
+    if is_tensor_env(cfg):
+        return _tensor_game(cfg, name)
     env = make_source(cfg, name)
     if cfg.wrappers:
         from zoo.env.wrappers import apply_wrappers  # few configs have any
@@ -48,6 +52,26 @@ def find_game(cfg: EnvConfig) -> tuple[AgentGame | None, str]:
         return None, kind
     game.reward_weights = cfg.reward_weights
     return game, kind
+
+
+def is_tensor_env(cfg: EnvConfig) -> bool:
+    """Whether the env of a section is a tensor program."""
+    return cfg.id == 'torch'
+
+
+def _tensor_game(cfg: EnvConfig, name: str) -> tuple[AgentGame | None, str]:
+    """As `find_game`, of a tensor program. Raises: UnsupportedEnvError for keys that it does not have."""
+    from zoo.agents.tensor_game import TensorGame  # few runs have tensor envs of several agents
+    from zoo.env.tensor.agents import AgentTensorEnv
+    from zoo.env.tensor.vector import check_tensor_config, tensor_env_of
+
+    vectorization_of(cfg, find_env(cfg.id, cfg.game))  # refuses keys of single envs
+    check_tensor_config(cfg, name)
+    env = tensor_env_of(EnvRequest(name, cfg.game or '', 1, False, cfg.max_episode_steps), cfg.kwargs)
+    kind = type(env).__name__
+    if not isinstance(env, AgentTensorEnv):
+        return None, kind
+    return TensorGame(env, cfg.max_episode_steps), kind
 
 
 def game_of(env: Any, name: str) -> AgentGame | None:

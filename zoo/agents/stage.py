@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from zoo.agents.config import AgentsConfig
-from zoo.agents.games import make_game
+from zoo.agents.games import is_tensor_env, make_game
 from zoo.agents.layout import Layout, layout_of, trained_policies
 from zoo.agents.table import TableMaker
 from zoo.config.section import ConfigError
@@ -67,8 +67,13 @@ def look_at_agents(env: EnvConfig, agents: AgentsConfig) -> Layout:
 def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
     """The section env from which envs of tables are made. Raises: ConfigError for keys that change what one agent sees."""
     refuse_keys_of_single_envs(section)
+    maker: Any = TableMaker(env_config(section), layout)
+    if is_tensor_env(section):
+        from zoo.agents.tensor_table import tensor_tables  # few runs have tensor envs of several agents
+
+        maker = tensor_tables(env_config(section), layout)
     changes: dict[str, Any] = {
-        'id': TableMaker(env_config(section), layout),
+        'id': maker,
         'game': None,
         'kwargs': {},
         'max_episode_steps': None,

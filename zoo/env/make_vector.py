@@ -89,6 +89,7 @@ def make_vector_env(
         device=device,
         render=camera is not None,
         seed=seeds[0],
+        first=first or 0,
     )
     made = _make(cfg, source, request, seeds, n_all, restarts)
     n_wanted: int | None = n_env
@@ -126,7 +127,9 @@ def _make(
 
 
 def _as_any_vector(made: MadeVector, cfg: EnvConfig, name: str, n_env: int, device: str, first: int) -> AnyVectorEnv:
-    """The vector env of zoo around what was made. Args: as of `make_vector_env`."""
+    """The vector env of zoo around what was made, or that itself. Args: as of `make_vector_env`."""
+    if isinstance(made.env, AnyVectorEnv):
+        return made.env
     if not isinstance(made.env, gymnasium.vector.VectorEnv):
         from zoo.env.tensor.vector import TensorVectorEnv
 

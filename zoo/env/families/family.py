@@ -32,6 +32,7 @@ class EnvRequest(NamedTuple):
     device: str = 'cpu'  # of tensor envs; ignored by others
     render: bool = False  # whether its render() has to return the picture of each env, [H, W, 3] of bytes
     seed: int = 0  # for a constructor that takes one; resets get seeds too
+    first: int = 0  # index of the first env, if they are one of several groups
 
 
 @dataclass(frozen=True)

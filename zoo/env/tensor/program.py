@@ -71,8 +71,8 @@ class TensorEnv(ABC):
 
 
 NO_LIMIT = 2**62  # env steps
-TENSOR_ENV_REGISTRY: Registry[Callable[..., TensorEnv]] = Registry(
-    'tensor_env', 'zoo.tensor_envs', ('zoo.env.tensor.classic',)
+TENSOR_ENV_REGISTRY: Registry[Callable[..., Any]] = Registry(
+    'tensor_env', 'zoo.tensor_envs', ('zoo.env.tensor.classic', 'zoo.env.tensor.games', 'zoo.env.tensor.spread')
 )
 
 TensorFunction = Callable[..., Sequence[Tensor]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,19 @@ from zoo.core.spaces import (
 )
 from zoo.env.adapter import space_fault
 from zoo.env.config import EndsConfig, EnvConfig
-from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
+from zoo.env.errors import (
+    BrokenContractError,
+    EnvContractError,
+    EnvError,
+    Place,
+    SeveralAgentsError,
+    UnsupportedEnvError,
+)
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock
 from zoo.env.make import explaining
 from zoo.env.settings import apply
+from zoo.env.tensor.agents import AgentTensorEnv
 from zoo.env.tensor.program import (
     TENSOR_ENV_REGISTRY,
     Carry,
@@ -76,7 +84,7 @@ class TensorVectorEnv(AnyVectorEnv):
         self._first = first
         self._place = Place(name)
         self.request_infos(cfg.info_columns)
-        _check_config(cfg, name)
+        check_tensor_config(cfg, name)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
@@ -310,7 +318,7 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
     return env.obs_space, env.action_space
 
 
-def _check_config(cfg: EnvConfig, name: str) -> None:
+def check_tensor_config(cfg: EnvConfig, name: str) -> None:
     """Raises: UnsupportedEnvError for settings that need more than a tensor program gives."""
     if cfg.ends != EndsConfig():
         raise UnsupportedEnvError(
@@ -349,11 +357,25 @@ def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:
     summary='Envs written in PyTorch, which step on the device of the policy; env.game names one.',
 )
 def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
-    """The env that is registered as `request.game`, made with env.kwargs on the device of the request."""
+    """The env that is registered as `request.game`, made with env.kwargs on the device of the request.
+
+    Raises: SeveralAgentsError for an env of several agents.
+    """
+    env = tensor_env_of(request, kwargs)
+    if isinstance(env, AgentTensorEnv):
+        raise SeveralAgentsError(
+            f'env {request.name!r}: {type(env).__name__} is an env of several agents, and this takes one of a single agent; train '
+            'in it by `zoo train` or serial_pipeline, whose section agents says which policies act (docs/agents.md).'
+        )
+    return env
+
+
+def tensor_env_of(request: EnvRequest, kwargs: Mapping[str, Any]) -> TensorEnv | AgentTensorEnv:
+    """The tensor env of a game, of one agent or of several. Raises: EnvContractError if another object was made."""
     source = TENSOR_ENV_REGISTRY.get(request.game)
     with explaining(source, {}, kwargs, request.name), torch.device(request.device):
         env = source(**kwargs)
-    if not isinstance(env, TensorEnv):
+    if not isinstance(env, TensorEnv | AgentTensorEnv):
         raise EnvContractError(
             f'env {request.name!r} made a {type(env).__name__}, wanted a zoo.env.TensorEnv; derive the class from it.'
         )

@@ -1,0 +1,106 @@
+"""Games as tensor envs, beside those of OpenSpiel and PettingZoo by real steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.core.spaces import ACTION_MASK
+from zoo.env.tensor.games import Hand, KuhnPoker, RockPaperScissors, TicTacToe
+
+NO_NOISE = torch.zeros(1, 0)
+
+
+def test_kuhn_poker_equals_openspiel_in_every_hand():
+    pyspiel = pytest.importorskip('pyspiel', reason='the extra agents')
+    env = KuhnPoker()
+    n_end = 0
+
+    def walk(theirs, mine):
+        nonlocal n_end
+        player = theirs.current_player()
+        obs = env.observe(mine)['obs'][0]
+        for i in range(2):
+            assert obs[i].tolist() == theirs.information_state_tensor(i)
+        assert env.acts(mine)[0].tolist() == [player == 0, player == 1]
+        for move in theirs.legal_actions():
+            after = theirs.child(move)
+            state, reward, is_over = env.step(mine, torch.full((1, 2), move), NO_NOISE)
+            assert reward[0].tolist() == after.returns()
+            assert bool(is_over) == after.is_terminal()
+            n_end += after.is_terminal()
+            if not after.is_terminal():
+                walk(after, state)
+
+    for first in range(3):
+        for second in set(range(3)) - {first}:
+            theirs = pyspiel.load_game('kuhn_poker').new_initial_state()
+            theirs.apply_action(first)
+            theirs.apply_action(second)
+            walk(
+                theirs, Hand(torch.tensor([[first, second]]), torch.full((1, 3), -1), torch.zeros(1, dtype=torch.int64))
+            )
+    assert n_end == 30  # 6 deals with 5 ends each
+
+
+def test_kuhn_poker_deals_each_pair_of_cards_equally_often():
+    state = KuhnPoker().reset(torch.rand(60_000, 2, generator=torch.Generator().manual_seed(0)))
+    counts = Counter(map(tuple, state.card.tolist()))
+    assert len(counts) == 6
+    # 10,000 each, standard deviation 91
+    assert all(abs(n - 10_000) < 400 for n in counts.values())
+
+
+def play_both(theirs, mine, rng, choose):
+    """A game in PettingZoo's env of turns and in the tensor env, with the same moves; compares all that is seen."""
+    state = mine.reset(torch.zeros(1, 0))
+    is_over = False
+    while not is_over:
+        agent = theirs.agent_selection
+        seat = theirs.possible_agents.index(agent)
+        seen = theirs.observe(agent)
+        obs = mine.observe(state)
+        assert mine.acts(state)[0].tolist() == [seat == 0, seat == 1]
+        np.testing.assert_array_equal(obs['observation'][0, seat].numpy(), seen['observation'])
+        np.testing.assert_array_equal(obs[ACTION_MASK][0, seat].numpy(), seen['action_mask'])
+        move = choose(seen['action_mask'], rng)
+        theirs.step(move)
+        state, reward, over = mine.step(state, torch.full((1, 2), move), NO_NOISE)
+        is_over = bool(over)
+        assert is_over == all(theirs.terminations.values())
+        assert reward[0].tolist() == [theirs.rewards[agent] for agent in theirs.possible_agents]
+    return reward[0].tolist()
+
+
+def test_tictactoe_equals_pettingzoo_in_random_games():
+    tictactoe = pytest.importorskip('pettingzoo.classic.tictactoe_v3', reason='the extra agents')
+    rng = np.random.default_rng(0)
+    theirs = tictactoe.env()
+    results = Counter()
+    for _ in range(300):
+        theirs.reset()
+        results[
+            tuple(play_both(theirs, TicTacToe(), rng, lambda mask, rng: int(rng.choice(np.flatnonzero(mask)))))
+        ] += 1
+    assert set(results) == {(1.0, -1.0), (-1.0, 1.0), (0.0, 0.0)}
+
+
+def test_rock_paper_scissors_equals_pettingzoo():
+    rps = pytest.importorskip('pettingzoo.classic.rps_v2', reason='the extra agents')
+    theirs = rps.parallel_env(max_cycles=15)
+    rng = np.random.default_rng(0)
+    seen, _ = theirs.reset(seed=0)
+    mine = RockPaperScissors()
+    state = mine.reset(torch.zeros(1, 0))
+    for _ in range(15):
+        got = mine.observe(state)[0].argmax(1).tolist()
+        assert got == [int(x) for x in seen.values()]
+        action = rng.integers(3, size=2)
+        seen, rewards, *_ = theirs.step(dict(zip(theirs.possible_agents, action.tolist(), strict=True)))
+        state, reward, _ = mine.step(state, torch.from_numpy(action).unsqueeze(0), NO_NOISE)
+        assert reward[0].tolist() == [float(x) for x in rewards.values()]
+    assert not theirs.agents  # its episode is over after as many rounds
+    assert mine.max_episode_steps == 15
