@@ -313,7 +313,7 @@ def with_interval(values: Sequence[float]) -> str:
     return f'{middle:.4g} [{float(low):.4g}, {float(high):.4g}]'
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--task', choices=TASKS, nargs='+', default=['cartpole'])
     parser.add_argument('--methods', choices=METHODS, nargs='+', default=list(METHODS))
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument('--jobs', type=int, default=1)
     parser.add_argument('--rates', action='store_true', help='the test of learning rates alone')
     parser.add_argument('--out', type=Path, default=RESULTS)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
