@@ -231,8 +231,13 @@ def test_words_that_no_population_takes_are_refused_before_anything_is_written(
 def test_architecture_of_a_cnn_or_of_memory_is_refused(tmp_path: Path) -> None:
     config = small(tmp_path)
     config['policy'] = dict(type='ppo', model=dict(recurrent=dict(cell='lstm')))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match='networks with a memory'):
         evolve(config, [LR_SPACE], how='evolution', mutate='architecture=.5')
+    images = small(tmp_path, env='tiny_bricks')
+    images['policy'] = dict(type='ppo')
+    with pytest.raises(ConfigError, match='have the encoder'):
+        evolve(images, [LR_SPACE], how='evolution', mutate='architecture=.5')
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_words_in_the_same_folder_are_named(tmp_path: Path) -> None:
@@ -259,3 +264,41 @@ def test_few_episodes_and_a_rounded_generation_are_said(tmp_path: Path, caplog: 
         evolve(small(tmp_path), [LR_SPACE, 'policy.eval.n_episode=1'], pop=4, every=65, generations=1)
     assert 'a generation takes 128 env steps, not 65: a whole number of rollouts, each of 64' in caplog.messages
     assert any('by the mean return of 1 episode, which selects by luck' in message for message in caplog.messages)
+
+
+@pytest.mark.long
+def test_lineage_has_the_divergence_of_children_whose_policy_changed(tmp_path: Path) -> None:
+    mutate = 'architecture=2,parameters=1,none=0,hyper=1'
+    population = evolve(
+        small(tmp_path),
+        [*SPACES],
+        pop=6,
+        every=64,
+        generations=5,
+        how='evolution',
+        mutate=mutate,
+        select='tournament:2',
+    )
+    lineage = population.lineage
+    first = {}  # of each life, in its first generation
+    later = []
+    for results in lineage.generations:
+        for result in results:
+            if result.life in first:
+                later.append(result.kl)
+            else:
+                first[result.life] = result.kl
+    assert set(later) <= {None}
+    kinds = {life: lineage.lives[life].kind for life in first}
+    assert {'architecture', 'parameters', 'hyper'} <= set(kinds.values())
+    for life, kl in first.items():
+        if kinds[life] in ('architecture', 'parameters'):
+            assert kl is not None and kl >= -1e-6
+            if lineage.lives[life].exact:
+                assert kl == pytest.approx(0, abs=1e-6)
+        else:
+            assert kl is None
+    for life in lineage.lives.keys() - set(lineage.at_places):  # those of parents go after the next generation
+        assert not (population.folder / 'members' / life / 'checkpoints').exists() or life in {
+            birth.parent for birth in lineage.lives.values()
+        }

@@ -307,7 +307,13 @@ def _seed_of(plan: PopulationPlan, generation: int, place: int) -> int:
 
 def _result(birth: Birth, end: StageEnd) -> StageResult:
     result = StageResult(
-        place=birth.place, life=birth.life, fitness=end.fitness, env_step=end.env_step, state='done', reason=end.reason
+        place=birth.place,
+        life=birth.life,
+        fitness=end.fitness,
+        env_step=end.env_step,
+        state='done',
+        reason=end.reason,
+        kl=end.kl,
     )
     if end.error:
         return result.model_copy(update={'state': 'failed', 'reason': end.error})

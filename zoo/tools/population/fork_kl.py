@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from contextlib import suppress
 from pathlib import Path
 
 from zoo.core.data import Rollout, map_tensors
+from zoo.core.errors import UserError
 from zoo.core.files import read_small, whole_file
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.observers.base import Callback, RunView
 from zoo.run.policy_file import load_policy
 from zoo.tools.population.growth import kl_of_fork
 
+logger = logging.getLogger(__name__)
 NAME = 'fork_kl.json'
 """File in the run folder of a child: {"kl": the mean KL(parent || child) in nats}."""
 
@@ -35,8 +38,12 @@ class ForkKL(Callback):
             return
         self._is_written = True
         obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
-        parent = load_policy(self._parent, trust=self._trust, device=str(job.policy.device))
-        kl = kl_of_fork(parent, job.policy, obs)
+        try:
+            parent = load_policy(self._parent, trust=self._trust, device=str(job.policy.device))
+            kl = kl_of_fork(parent, job.policy, obs)
+        except UserError as error:  # no reason to end a run
+            logger.warning('the KL divergence from the parent is not known: %s', error)
+            return
         with whole_file(job.run_dir / NAME) as file:
             file.write(f'{json.dumps({"kl": kl})}\n'.encode())
 

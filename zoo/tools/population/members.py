@@ -19,14 +19,22 @@ from zoo.tools.population.plan import PopulationPlan
 from zoo.tools.results.lineage import MEMBERS, Birth, Lineage
 from zoo.tools.sweep.spaces import Space
 
+SAME_POLICY = ('founder', 'none', 'hyper', 'explore')
+"""Kinds of births after which a policy acts as its parent did."""
+
 
 class Stage(NamedTuple):
-    """The training of a life in one generation. texts: overrides of its config; env_step: with which it begins, 0 if new."""
+    """The training of a life in one generation.
+
+    texts: overrides of its config; env_step: with which it begins, 0 if new; parent: the checkpoint of a life that a mutation
+    has just changed, from which its policy is to be measured.
+    """
 
     life: str
     folder: Path
     texts: tuple[str, ...]
     env_step: int
+    parent: Path | None = None
 
 
 def folder_of(plan: PopulationPlan, life: str) -> Path:
@@ -36,9 +44,16 @@ def folder_of(plan: PopulationPlan, life: str) -> Path:
 
 def stage_of(plan: PopulationPlan, birth: Birth, generation: int, env_step: int) -> Stage:
     """The training of a life in a generation, which it begins with an env step."""
-    return Stage(
-        birth.life, folder_of(plan, birth.life), stage_texts(plan, birth.values, birth.seed, generation), env_step
-    )
+    texts = stage_texts(plan, birth.values, birth.seed, generation)
+    return Stage(birth.life, folder_of(plan, birth.life), texts, env_step, _measured_from(plan, birth, env_step))
+
+
+def _measured_from(plan: PopulationPlan, birth: Birth, env_step: int) -> Path | None:
+    """The checkpoint of the parent, if a life begins and its mutation changed the policy, and not only how it learns."""
+    is_new = birth.parent is not None and birth.env_step == env_step
+    if not is_new or birth.kind in SAME_POLICY or plan.cfg.agents.policies:
+        return None
+    return folder_of(plan, str(birth.parent)) / 'checkpoints' / f'step_{env_step:09d}.safetensors'
 
 
 def stage_texts(plan: PopulationPlan, values: Mapping[str, str], seed: int, generation: int) -> tuple[str, ...]:
@@ -118,8 +133,13 @@ def drop_later_checkpoints(folder: Path, env_step: int) -> None:
 
 
 def drop_checkpoints(plan: PopulationPlan, lineage: Lineage) -> None:
-    """Removes the checkpoints of lives that have ended, unless the plan keeps them; their logs stay."""
+    """Removes the checkpoints of lives that have ended, unless the plan keeps them; their logs stay.
+
+    Those of the parents of lives whose first generation is not trained yet stay too.
+    """
     if plan.keep == 'all':
         return
-    for life in lineage.lives.keys() - set(lineage.at_places):
+    trained = {result.life for results in lineage.generations for result in results}
+    parents = {birth.parent for birth in lineage.lives.values() if birth.life not in trained}
+    for life in lineage.lives.keys() - set(lineage.at_places) - parents:
         shutil.rmtree(folder_of(plan, life) / 'checkpoints', ignore_errors=True)

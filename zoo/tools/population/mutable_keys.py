@@ -11,6 +11,7 @@ from torch import Tensor
 from zoo.config.section import ConfigError, value_at
 from zoo.config.yaml_io import value_text
 from zoo.core.errors import UserError
+from zoo.env.errors import SeveralAgentsError
 from zoo.env.make_vector import make_vector_env
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
@@ -52,16 +53,19 @@ def space_problems(cfg: JobConfig, spaces: Mapping[str, Space]) -> list[str]:
 def state_problems(source: Any, overrides: list[str], spaces: Mapping[str, Space]) -> list[str]:
     """Returns a sentence for each key of which some values need another state of the policy than the config without them.
 
-    A member could not continue with such a value. One env is made to get its spaces, and closed. Keys of the default spaces
-    are known to be right. Values that the config refuses are not tried.
+    A member could not continue with such a value. One env is made to get its spaces, and closed; envs of several agents are
+    not looked at. Keys of the default spaces are known to be right. Values that the config refuses are not tried.
     """
     known = {key for of_policy in DEFAULT_SPACES.values() for key in of_policy}
     keys = [key for key in spaces if key not in known and key.startswith('policy.')]
     cfg = frozen_config(resolve_config(source, overrides))
     if not keys or cfg.agents.policies:
         return []
-    with closing(make_vector_env(cfg.env, 1)) as env:
-        of_env = env.obs_space, env.action_space
+    try:
+        with closing(make_vector_env(cfg.env, 1)) as env:
+            of_env = env.obs_space, env.action_space
+    except SeveralAgentsError:
+        return []
     before = _shapes(cfg, *of_env)
     problems = []
     for key in keys:

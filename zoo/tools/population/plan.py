@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,9 @@ from zoo.config.section import ConfigError, leaf_items, value_at
 from zoo.config.yaml_io import storable, value_text
 from zoo.core.errors import UserError
 from zoo.core.registry import Component
+from zoo.env.errors import SeveralAgentsError
 from zoo.run.base_config import JobConfig
+from zoo.run.build import make_policy
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import frozen_config, resolve_config, without_derived_values
 from zoo.run.folder import FREE
@@ -81,10 +84,7 @@ def make_population_plan(
     spaces, fixed = split_spaces(texts)
     cfg = frozen_config(resolve_config(source, fixed))
     spaces = _checked_spaces(source, fixed, cfg, spaces)
-    asked = weights.keys() & _kinds_in(mutate)
-    problems = [why for why in (why_not_kind(kind, cfg, spaces) for kind in sorted(asked) if weights[kind] > 0) if why]
-    if problems:
-        raise ConfigError(problems)
+    _check_kinds(source, fixed, cfg, spaces, weights, _kinds_in(mutate))
     name = name or f'{cfg.exp_name}_population'
     resolve_config(source, [*fixed, f'exp_name={name}'])  # it must name a folder
     every = _every(cfg, every)
@@ -117,6 +117,29 @@ def _check_words(pop: int, every: int | None, generations: int | None, how: str,
     for word, text, choices in (('how', how, DEFAULT_WEIGHTS), ('keep', keep, ('alive', 'all'))):
         if text not in choices:
             raise UserError(f'{word} is {text!r} but must be one of {", ".join(choices)}')
+
+
+def _check_kinds(
+    source: Any,
+    fixed: list[str],
+    cfg: JobConfig,
+    spaces: Mapping[str, Space],
+    weights: Mapping[str, float],
+    asked: set[str],
+) -> None:
+    """Raises: ConfigError for kinds of mutation that were asked for and are impossible; the log names others, which are left out."""
+    kinds = [kind for kind, weight in weights.items() if weight > 0]
+    policy = None
+    if 'architecture' in kinds and not why_not_kind('architecture', cfg, spaces):
+        with suppress(SeveralAgentsError):  # of an env of several agents it is known later
+            policy = make_policy(source, fixed)  # its encoder depends on the observations
+    reasons = {kind: why_not_kind(kind, cfg, spaces, policy) for kind in kinds}
+    problems = [reason for kind, reason in reasons.items() if reason and kind in asked]
+    if problems:
+        raise ConfigError(problems)
+    for kind, reason in reasons.items():
+        if reason:
+            logger.info('no member gets the mutation %s: %s', kind, reason)
 
 
 def _kinds_in(mutate: str) -> set[str]:

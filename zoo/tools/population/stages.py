@@ -18,6 +18,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import steps_of
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.result import NAME as RESULT
+from zoo.tools.population.fork_kl import ForkKL, written_kl
 from zoo.tools.population.members import Stage, drop_later_checkpoints
 from zoo.tools.sweep.team import Ended, Team, Tell, set_log_format
 
@@ -26,12 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 class StageEnd(NamedTuple):
-    """The end of the training of a life in a generation. fitness: mean return of its last evaluation; error: why it failed."""
+    """The end of the training of a life in a generation.
+
+    fitness: mean return of its last evaluation; error: why it failed; kl: divergence of its first policy from its parent's, if
+    it was measured.
+    """
 
     env_step: int
     fitness: float | None = None
     reason: str = ''
     error: str = ''
+    kl: float | None = None
 
 
 class StageTask(NamedTuple):
@@ -80,7 +86,8 @@ def end_on_disk(stage: Stage) -> StageEnd | None:
         result = json.loads(read_small(stage.folder / RESULT))
         env_step = max(steps_of(stage.folder / 'checkpoints'), default=0)
         if result['state'] == 'done' and result['env_step'] == env_step > stage.env_step:
-            return StageEnd(env_step, _fitness(result['last_return']), str(result.get('stop_reason', ''))[:MAX_REASON])
+            reason = str(result.get('stop_reason', ''))[:MAX_REASON]
+            return StageEnd(env_step, _fitness(result['last_return']), reason, kl=_kl(stage))
     return None
 
 
@@ -109,9 +116,20 @@ def _levels() -> dict[str, int]:
 def _trained(task: StageTask) -> StageEnd:
     stage = task.stage
     drop_later_checkpoints(stage.folder, stage.env_step)
-    result = serial_pipeline(task.source, overrides=stage.texts, run_dir=stage.folder, trust=task.trust)
+    measures = []
+    if stage.parent is not None:
+        measures.append(ForkKL(stage.parent, task.trust))
+    result = serial_pipeline(
+        task.source, overrides=stage.texts, run_dir=stage.folder, trust=task.trust, callbacks=measures
+    )
     reason = '' if 'env steps are done' in result.stop_reason else result.stop_reason
-    return StageEnd(result.env_step, _fitness(result.last_return), reason)
+    return StageEnd(result.env_step, _fitness(result.last_return), reason, kl=_kl(stage))
+
+
+def _kl(stage: Stage) -> float | None:
+    if stage.parent is None:
+        return None
+    return written_kl(stage.folder)
 
 
 def _end_here(task: StageTask, received: Sequence[int]) -> StageEnd:

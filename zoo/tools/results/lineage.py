@@ -56,7 +56,11 @@ class Birth(_Strict):
 
 
 class StageResult(_Strict):
-    """The result of a life in one generation. fitness: None if it failed, or is not finite; reason: why it failed or ended."""
+    """The result of a life in one generation.
+
+    fitness: None if it failed, or is not finite; reason: why it failed or ended; kl: after a mutation of its policy, the mean
+    KL(parent || child) on its first rollout, in nats.
+    """
 
     place: _Count
     life: _Life
@@ -64,6 +68,7 @@ class StageResult(_Strict):
     env_step: _Count
     state: Literal['done', 'failed']
     reason: _Text = ''
+    kl: FiniteFloat | None = None
 
 
 class Beginning(_Strict):
