@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -99,3 +99,51 @@ class Odd(gymnasium.Wrapper):
         if self._fault == 'raises':
             raise ValueError('by hand')
         return obs, float(reward), terminated, truncated, info
+
+
+class SameStart(gymnasium.Wrapper):
+    """CartPole in which all episodes begin alike."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make('CartPole-v1'))
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        return self.env.reset(**{**options, 'seed': 3})
+
+
+class TwoPoles:
+    """A parallel env of two agents with a CartPole each; an episode ends as soon as one of the poles falls."""
+
+    metadata: ClassVar[dict[str, Any]] = {'name': 'two poles'}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ['a', 'b']
+
+    def __init__(self) -> None:
+        self._envs = {agent: gymnasium.make('CartPole-v1') for agent in self.possible_agents}
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return self._envs[agent].observation_space
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return self._envs[agent].action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        seeds = {'a': seed, 'b': None if seed is None else seed + 1}
+        results = {agent: env.reset(seed=seeds[agent]) for agent, env in self._envs.items()}
+        return {agent: obs for agent, (obs, _) in results.items()}, {agent: {} for agent in results}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        results = {agent: self._envs[agent].step(action) for agent, action in actions.items()}
+        obs, rewards, terminated, truncated = ({agent: x[i] for agent, x in results.items()} for i in range(4))
+        is_terminated = any(terminated.values())
+        is_truncated = any(truncated.values())
+        if is_terminated or is_truncated:
+            self.agents = []
+        ends = [dict.fromkeys(results, is_over) for is_over in (is_terminated, is_truncated)]
+        return obs, rewards, *ends, {agent: {} for agent in results}
+
+    def close(self) -> None:
+        for env in self._envs.values():
+            env.close()

@@ -139,6 +139,51 @@ def parent_config(run_dir: Path) -> dict[str, Any]:
     return config_of_yaml(run_dir / 'config.yaml')
 
 
+# --- kinds of runs and of mutations ---
+
+
+@pytest.mark.slow
+def test_members_may_be_runs_of_several_agents(tmp_path: Path) -> None:
+    agents = dict(policies=dict(p={}, q={}), mapping={'a': 'p', 'b': 'q'})
+    config = small(tmp_path, 'tests.tools.population.small:TwoPoles', agents=agents)
+    config['env']['vectorization'] = 'sync'
+    lineage = evolve(config, SPACES, pop=4, every=64, generations=3, select='truncation:0.5').lineage
+    children = [birth for birth in lineage.lives.values() if birth.parent is not None]
+    assert children and all(result.state == 'done' for results in lineage.generations for result in results)
+    folder = tmp_path / 'small_population' / 'members' / lineage.at_places[children[-1].place]
+    names = sorted(path.name.partition('.')[2] for path in (folder / 'checkpoints').glob('step_*'))
+    assert names == sorted(['q.safetensors', 'safetensors'] * 2)  # of the beginning and the end of the generation
+
+
+@pytest.mark.slow
+def test_copies_have_other_networks_weights_and_activations(tmp_path: Path) -> None:
+    """Each of the three kinds makes children that train; a grown network is that of its config."""
+    mutate = 'architecture=1,parameters=1,activation=1,none=0,hyper=0'
+    population = evolve(small(tmp_path), SPACES, pop=6, every=64, generations=4, how='evolution', mutate=mutate)
+    lineage = population.lineage
+    assert all(result.state == 'done' for results in lineage.generations for result in results)
+    kinds = {birth.kind for birth in lineage.lives.values()}
+    assert kinds == {'founder', 'architecture', 'parameters', 'activation'}
+    for member in population.members:
+        sizes = value_at(config_of_yaml(member.run_dir / 'config.yaml'), 'policy.model.hidden_sizes')
+        model = load_checkpoint(member.run_dir).state['policy']['model']
+        layers = [x for name, x in model.items() if name.startswith('actor_encoder.') and name.endswith('.weight')]
+        assert [len(x) for x in layers] == sizes
+        assert member.values.get('policy.model.hidden_sizes', '[8]').replace(' ', '') == str(sizes).replace(' ', '')
+
+
+@pytest.mark.slow
+def test_best_member_never_falls_where_nothing_is_learned(tmp_path: Path) -> None:
+    """With a rate of 1e-12 the elite stays as it is, and each evaluation plays the same episodes: start states by one seed."""
+    env = 'tests.tools.population.small:SameStart'
+    population = evolve(small(tmp_path, env), [f'{LR}=1e-12', 'max_env_step=1280'], pop=4, every=64, **ELITISM)
+    best = [max(result.fitness or 0 for result in results) for results in population.lineage.generations]
+    assert len(best) == 20 and best == sorted(best)
+
+
+ELITISM: dict[str, Any] = dict(how='evolution', mutate='none=0,hyper=0,parameters=1,architecture=0')
+
+
 # --- members that fail ---
 
 

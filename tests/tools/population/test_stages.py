@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.tools.population.small import LR, SPACES, small
 from zoo.core.processes import Interrupted
 from zoo.tools.population.evolution import evolve
 from zoo.tools.population.members import Stage
-from zoo.tools.population.stages import StageEnd, StageTask, end_on_disk, train_stages
+from zoo.tools.population.stages import StageEnd, StageLog, StageTask, end_on_disk, train_stages
 
 
 def ended_stage(folder: Path, **result: Any) -> Stage:
@@ -52,8 +53,19 @@ def test_stage_without_a_result_is_not_complete(tmp_path: Path) -> None:
 def test_signal_before_a_stage_begins_no_other(tmp_path: Path) -> None:
     stage = Stage('m00_g00', tmp_path / 'run', (), 0)
     with pytest.raises(Interrupted):
-        train_stages([StageTask(small(tmp_path), stage, ())], 1, None, [2])
+        train_stages([StageTask(small(tmp_path), stage, ())], 1, None, [2], StageLog())
     assert not stage.folder.exists()
+
+
+def test_warning_of_members_is_said_once_and_others_always(caplog: pytest.LogCaptureFixture) -> None:
+    log = StageLog()
+    for _ in range(2):
+        with log.on():
+            logging.getLogger('zoo.run.build').warning('of a member')
+            logging.getLogger('zoo.run.build').info('of a member, for information')
+            logging.getLogger('zoo.tools.population.evolution').warning('of the population')
+    logging.getLogger('zoo.run.build').warning('of a member')  # after the population
+    assert caplog.messages == ['of a member', 'of the population', 'of the population', 'of a member']
 
 
 class Crash:

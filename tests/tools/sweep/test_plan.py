@@ -97,3 +97,9 @@ def test_words_name_the_goal() -> None:
     score = Score('steps', 475.0, 1000)
     assert score.words(900.0) == '900 steps to 475' and score.words(1001.0) == 'not all seeds reached 475'
     assert Score('best', None, 1).words(12.5) == 'best 12.5'
+
+
+def test_key_that_is_given_has_no_default_space() -> None:
+    plan = make_plan('cartpole_ppo', [f'{LR}=0.123'])
+    assert list(plan.spaces) == ['policy.learn.clip_ratio', 'policy.learn.entropy_weight', 'policy.collect.gae_lambda']
+    assert plan.resolve({}).policy.learn.learning_rate == 0.123

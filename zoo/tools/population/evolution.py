@@ -25,7 +25,7 @@ from zoo.tools.population.mutation import MAX_TRIES, How, Mutation, drawn, mutat
 from zoo.tools.population.plan import Keep, PopulationPlan, make_population_plan, refuse_other_words
 from zoo.tools.population.population import Population
 from zoo.tools.population.schedule import write_best
-from zoo.tools.population.stages import StageEnd, StageTask, train_stage, train_stages
+from zoo.tools.population.stages import StageEnd, StageLog, StageTask, train_stage, train_stages
 from zoo.tools.results.lineage import (
     MEMBERS,
     NAME,
@@ -134,6 +134,7 @@ class _Evolution:
         self._jobs = jobs
         self._hooks = hooks
         self._imports = list(imports)
+        self._log = StageLog()
         self.population = Population(plan.folder, lineage)
 
     def run(self) -> None:
@@ -181,7 +182,7 @@ class _Evolution:
             for life in lineage.at_places
         ]
         tasks = [StageTask(self._plan.source, stage, self._plan.trust) for stage in stages]
-        ends = train_stages(tasks, self._jobs, team, received)
+        ends = train_stages(tasks, self._jobs, team, received, self._log)
         results = [_result(lineage.lives[stage.life], ends[stage.life]) for stage in stages]
         _refuse_no_success(results)
         self._add(Generation(generation=generation, members=results))

@@ -6,8 +6,8 @@ import json
 import logging
 import math
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError, env_failure, show_error
@@ -48,12 +48,52 @@ class StageTask(NamedTuple):
     trust: Trust
 
 
+class StageLog(logging.Filter):
+    """The log of members that train in one process: warnings alone, each of them once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+        self._last: logging.LogRecord | None = None
+        self._is_shown = True
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is shown; those of other loggers always are."""
+        if not record.name.startswith('zoo.') or record.name.startswith('zoo.tools.population'):
+            return True
+        if record is not self._last:  # else another handler asks
+            text = record.getMessage()
+            self._is_shown = text not in self._said
+            self._said.add(text)
+            self._last = record
+        return self._is_shown
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """The context in which members train."""
+        level = logging.getLogger('zoo').getEffectiveLevel()
+        # the end of a run says how to continue it
+        quiet = dict.fromkeys(('zoo.pipeline', 'zoo.core.processes'), max(level, logging.ERROR))
+        handlers = list(logging.getLogger().handlers)
+        for handler in handlers:
+            handler.addFilter(self)
+        try:
+            with log_levels({'zoo': max(level, logging.WARNING), 'zoo.tools.population': level, **quiet}):
+                yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(self)
+
+
+_log_of_process = StageLog()
+
+
 def train_stages(
-    tasks: Sequence[StageTask], jobs: int, team: Team | None, received: list[int]
+    tasks: Sequence[StageTask], jobs: int, team: Team | None, received: list[int], log: StageLog
 ) -> Mapping[str, StageEnd]:
     """Trains lives for a generation, `jobs` at a time; those whose generation is complete on the disk are not trained again.
 
-    Args: team: the processes; None: this one; received: the signals that this process has got.
+    Args: team: the processes; None: this one; received: the signals that this process has got; log: of this process.
     Returns: the end of each, by life. Raises: Interrupted after a signal, once all have ended.
     """
     ends: dict[str, StageEnd] = {}
@@ -66,7 +106,7 @@ def train_stages(
             ends[task.stage.life] = end
     if team is None:
         for task in waiting:
-            ends[task.stage.life] = _end_here(task, received)
+            ends[task.stage.life] = _end_here(task, received, log)
         return ends
     while waiting or team.members:
         while waiting and not received and len(team.members) < jobs:
@@ -102,15 +142,8 @@ def train_stage(task: StageTask, received: list[int], tell: Tell) -> StageEnd:
     if received:
         raise Interrupted(128 + received[0])
     set_log_format(LogFormat(f'zoo: {task.stage.life}:'))
-    with log_levels(_levels()):
+    with _log_of_process.on():
         return _trained(task)
-
-
-def _levels() -> dict[str, int]:
-    """The levels of the log while members train: of runs only warnings, but not the hint to continue one."""
-    level = logging.getLogger('zoo').getEffectiveLevel()
-    quiet = dict.fromkeys(('zoo.pipeline', 'zoo.core.processes'), max(level, logging.ERROR))
-    return {'zoo': max(level, logging.WARNING), 'zoo.tools.population': level, **quiet}
 
 
 def _trained(task: StageTask) -> StageEnd:
@@ -132,11 +165,11 @@ def _kl(stage: Stage) -> float | None:
     return written_kl(stage.folder)
 
 
-def _end_here(task: StageTask, received: Sequence[int]) -> StageEnd:
+def _end_here(task: StageTask, received: Sequence[int], log: StageLog) -> StageEnd:
     """Trains a life in this process. Raises: Interrupted."""
     if received:
         raise Interrupted(128 + received[0])
-    with log_levels(_levels()):
+    with log.on():
         try:
             return _trained(task)
         except (UserError, RunError) as error:

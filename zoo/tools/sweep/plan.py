@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from zoo.config.section import Config, ConfigError
+from zoo.config.source import split_override
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.run.base_config import JobConfig
@@ -264,8 +265,12 @@ def _check_choice(word: str, value: str | None, choices: Sequence[str | None], h
 
 
 def default_spaces_of(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
-    """Returns the default spaces of the policy, except for keys that it lacks or of which the config refuses a value."""
-    spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
+    """Returns the default spaces of the policy, except for keys that it lacks or of which the config refuses a value.
+
+    A key that an override gives has that value in all trials, and no space either.
+    """
+    given = {split_override(text)[0] for text in fixed}
+    spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items() if key not in given])[0]
     accepted = {key: space for key, space in spaces.items() if not refused_values(source, fixed, {key: space})}
     if not accepted:
         raise UserError(
