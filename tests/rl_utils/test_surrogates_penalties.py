@@ -26,7 +26,7 @@ def rows(name: str, new: Tensor, old: Tensor, dist: ActionDist) -> Tensor:
     """The penalty of each row: the logits were `old` and are `new`, the value was 1 and is 3."""
     n = len(new)
     output = {'logit': new, 'value': torch.full((n,), 3.0, dtype=torch.float64)}
-    minibatch = {'logit': old, 'value': torch.ones(n, dtype=torch.float64)}
+    minibatch = {'logit': old, 'logit_magnet': old, 'value': torch.ones(n, dtype=torch.float64)}
     return make_component(PENALTY_REGISTRY, name)(dist, output, minibatch)
 
 
@@ -44,12 +44,23 @@ GAUSSIANS = tensor(1.0, 2.0).unsqueeze(0), tensor(0.0, 1.0).unsqueeze(0)  # mu 1
         # log 2 + (1 + 1) / 8 - 1 / 2; the reverse: -log 2 + (4 + 1) / 2 - 1 / 2
         ('kl', Gaussian(1), GAUSSIANS, math.log(2) - 0.25),
         ('reverse_kl', Gaussian(1), GAUSSIANS, 2 - math.log(2)),
+        # that from the average, which here is OLD
+        ('magnet', Categorical(2), (NEW, OLD), 0.8 * math.log(1.6) + 0.2 * math.log(0.4)),
         ('value_drift', Categorical(2), (NEW, OLD), 2.0),  # .5 * (3 - 1)^2
         *((name, Categorical(2), (OLD, OLD), 0.0) for name in ('kl', 'reverse_kl')),
     ],
 )
 def test_penalties_by_hand(name, dist, logits, penalty):
     assert rows(name, *logits, dist).tolist() == pytest.approx([penalty])
+
+
+def test_magnet_gradient_by_hand():
+    """p_i (log(p_i / q_i) - KL): .8 (log 1.6 - KL) with KL = .8 log 1.6 + .2 log .4, and its negative."""
+    logit = NEW.clone().requires_grad_()
+    rows('magnet', logit, OLD, Categorical(2)).sum().backward()
+    kl = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    want = 0.8 * (math.log(1.6) - kl)
+    assert logit.grad.tolist()[0] == pytest.approx([want, -want])
 
 
 def test_value_drift_without_a_value_is_refused():
@@ -73,7 +84,10 @@ def test_gradient_equals_finite_differences_and_stops_at_what_is_stored(name):
     generator = torch.Generator().manual_seed(0)
     new, old = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
     value, value_old = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(2))
-    part, stored = make_component(PENALTY_REGISTRY, name), {'logit': old, 'value': value_old}
+    part, stored = (
+        make_component(PENALTY_REGISTRY, name),
+        {'logit': old, 'logit_magnet': old.clone(), 'value': value_old},
+    )
 
     def penalty(logit: Tensor, value: Tensor) -> Tensor:  # 0 * x: a penalty reads only one of the two
         return part(Categorical(3), {'logit': logit, 'value': value}, stored) + 0 * (logit.sum() + value.sum())

@@ -14,7 +14,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
 
-KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
+KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl', 'magnet')
 """Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
 
 

@@ -189,6 +189,25 @@ def reverse_kl(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mappin
     return dist.kl(output['logit'], minibatch['logit'].detach())
 
 
+@PENALTY_REGISTRY.register('magnet')
+def magnet(
+    dist: ActionDist,
+    output: Mapping[str, Tensor],
+    minibatch: Mapping[str, Any],
+    *,
+    decay: Annotated[
+        float, Field(gt=0, lt=1, description='of the average, per gradient step; 1 - 1 / n follows the last n steps')
+    ] = 0.999,
+) -> Tensor:
+    """KL divergence from the average of past policies to the present one, KL(new || average), nats per sample.
+
+    The average is over the parameters of past gradient steps, those of s steps ago with the weight decay ** s. In self-play the
+    policy circles less, and the point to which it is pulled is not uniform play, as with an entropy bonus, but moves with it.
+    Source: arXiv:2606.23995, of the magnet; Sokota et al. 2023, arXiv:2206.05825, of one that stays.
+    """
+    return dist.kl(output['logit'], minibatch['logit_magnet'].detach())
+
+
 @PENALTY_REGISTRY.register('value_drift')
 def value_drift(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, Any]) -> Tensor:
     """Half the squared change of the value since the samples were collected, in squared units of the critic's output.

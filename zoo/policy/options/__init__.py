@@ -29,6 +29,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),
     ('loss', 'OldOutput', lambda policy: policy.objective.keeps_output),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
+    ('magnet', 'Magnet', lambda policy: any(each.name == 'magnet' for each in policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
     ('resumed_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
