@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 ARGUMENTS = {
     'export': (
         argument('checkpoint', metavar='RUN', help=RUN_HELP),
-        argument('--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'),
-        argument('--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'),
+        argument(
+            '--format', metavar='NAME', help='onnx, torch-export or sb3 (default: by the ending of FILE, else onnx)'
+        ),
+        argument(
+            '--output',
+            '-o',
+            metavar='FILE',
+            help='the file, .onnx, .pt2 or .zip (default policy.onnx, policy.pt2, policy.zip)',
+        ),
         argument('--value', action='store_true', help="give the critic's value too, in the unit of returns"),
         argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
         argument(
@@ -36,11 +43,14 @@ The file is compared with the policy on 1,000 random observations before it take
 next to it, as FILE.md.
 
   zoo export runs/cartpole_ppo/RUN -o policy.onnx
-  zoo export runs/cartpole_ppo/RUN --format torch-export --value --best"""
+  zoo export runs/cartpole_ppo/RUN --format torch-export --value --best
+  zoo export runs/cartpole_ppo/RUN --format sb3       a zip that stable-baselines3 loads"""
 }
 
 
 def run_export(args: argparse.Namespace) -> None:
+    if args.format == 'sb3' or str(args.output or '').endswith('.zip'):
+        return _write_sb3(args)
     path = _path_of(args)
     from zoo.core.files import whole_file
     from zoo.run.checkpoint.file import load_checkpoint
@@ -70,6 +80,26 @@ def run_export(args: argparse.Namespace) -> None:
         'env_step': env_step,
     }
     show(args, data, _text(exported, card_path, env_step))
+
+
+def _write_sb3(args: argparse.Namespace) -> None:
+    """Writes a zip of stable-baselines3. Raises: UserError for a name of another format."""
+    path = Path(args.output or 'policy.zip')
+    if path.suffix != '.zip' or args.format not in (None, 'sb3'):
+        raise UserError(f'{path} is to be of the format sb3, whose files end in .zip; rename it, or leave --format out')
+    from zoo.run.checkpoint.file import load_checkpoint
+    from zoo.run.policy_file import checkpoint_of_policy, load_policy
+    from zoo.tools.exchange.sb3_writer import write_sb3
+
+    checkpoint = load_checkpoint(checkpoint_path(args))
+    if args.policy is not None:
+        checkpoint = checkpoint_of_policy(checkpoint, args.policy)
+    written = write_sb3(load_policy(checkpoint, 'cpu', args.trust or args.imports), path)
+    text = f'{path}: a zip for {written.algorithm}.load of stable-baselines3; its actions, read back, differ by {written.error:.1e}'
+    if written.normalizer is not None:
+        text += f'\n{written.normalizer}: for VecNormalize.load, which normalises its observations'
+    data = {name: str(value) if isinstance(value, Path) else value for name, value in written._asdict().items()}
+    show(args, data, text)
 
 
 def _path_of(args: argparse.Namespace) -> Path:

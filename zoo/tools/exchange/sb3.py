@@ -61,6 +61,7 @@ POLICIES = {
     'MaskableActorCriticPolicy': 'MlpPolicy',
     'MaskableActorCriticCnnPolicy': 'CnnPolicy',
     'MaskableMultiInputActorCriticPolicy': 'MultiInputPolicy',
+    'RecurrentActorCriticPolicy': 'MlpLstmPolicy',
 }
 """Class of the policy there -> the name that the settings of rl-zoo3 give it."""
 SETTINGS = (
@@ -247,12 +248,16 @@ class _SB3Reader:
         if isinstance(policy_class, ClassName):
             self._policy_name = policy_class.rpartition('.')[2]
         self.takes_mask = self._policy_name.startswith('Maskable')
-        self.class_name = {'ppo': 'PPO', 'a2c': 'A2C', 'trpo': 'TRPO'}[kind]
+        self._is_recurrent = self._policy_name.startswith('Recurrent')
+        if self._is_recurrent:
+            self._kind = 'ppo_lstm'
+        self.class_name = {'ppo': 'PPO', 'a2c': 'A2C', 'trpo': 'TRPO', 'ppo_lstm': 'RecurrentPPO'}[self._kind]
         if self.takes_mask:
             self.class_name = 'MaskablePPO'
         kwargs = file.opened('policy_kwargs')
         self._kwargs: dict[str, Any] = kwargs if isinstance(kwargs, dict) else {}
         self.own_tensors = _without_aliases(file.tensors)
+        self._order = {name: tensor.shape for name, tensor in self.own_tensors.items()}  # in that of the optimiser
         self.model: dict[str, Any] = {'precision': 'fp32'}
         if self._policy_name not in POLICIES:
             name = self._policy_name or shown(policy_class)
@@ -279,7 +284,8 @@ class _SB3Reader:
         if self._kind == 'a2c':
             block['use_rms_prop'] = False  # which optimiser it is, its state says
         self._check_extractor(block['policy_kwargs'])
-        block['n_timesteps'] = max(int(file.data.get('_total_timesteps') or 0), 1)
+        rollout = int(file.data.get('n_steps') or 1) * int(file.data.get('n_envs') or 1)
+        block['n_timesteps'] = max(int(file.data.get('_total_timesteps') or 0), rollout)
         schedules = {}
         for name in ('learning_rate', 'clip_range'):
             if name in file.data:
@@ -404,6 +410,7 @@ class _SB3Reader:
         tensors = self.own_tensors
         activation = str(self._kwargs.get('activation_fn', 'Tanh')).rpartition('.')[2].lower()
         self.model['activation'] = activation
+        self._join_layers()
         places, encoder = self._extractors()
         actor, critic = (
             Tower.of(tensors, numbered_layers(tensors, f'mlp_extractor.{name}_net')) for name in ('policy', 'value')
@@ -413,6 +420,9 @@ class _SB3Reader:
                 self._file.path,
                 'is an MlpPolicy on images, whose pixels come in another order here; import one with CnnPolicy',
             )
+        if self._is_recurrent:
+            encoder = 'flat'
+            places |= self._memory_places()
         places |= put_towers(self.model, actor, critic, encoder)
         policy_head = head_name(self.model, 'policy')
         is_gaussian = 'log_std' in tensors
@@ -424,6 +434,48 @@ class _SB3Reader:
         places |= layer_places('value_net', f'{head_name(self.model, "value")}.layer')
         n = sum(tensors[name].numel() for name in places if name in tensors)
         self.became.append((f'{len(places)} tensors of policy.pth', f'{n:,} parameters of the network'))
+        return places
+
+    def _join_layers(self) -> None:
+        """Adds up what is one tensor here: the two biases of an LSTM, and two linear layers without an activation in between."""
+        tensors = self.own_tensors
+        for name in list(tensors):
+            if name.startswith('lstm_') and '.bias_hh_l' in name:
+                other = name.replace('bias_hh', 'bias_ih')
+                tensors[other] = tensors[other] + tensors.pop(name)
+        if 'critic.weight' not in tensors:
+            return
+        first = 'mlp_extractor.value_net.0'
+        if f'{first}.weight' not in tensors:
+            first = 'value_net'
+        weight = tensors[f'{first}.weight']
+        tensors[f'{first}.bias'] = tensors[f'{first}.bias'] + weight @ tensors.pop('critic.bias')
+        tensors[f'{first}.weight'] = weight @ tensors.pop('critic.weight')
+        self.left_out.append(
+            ('critic', f'with {first} it is one linear layer, whose moments begin anew with all others')
+        )
+
+    def _memory_places(self) -> dict[str, NewPlace]:
+        """The places of the LSTMs; sets the section `policy.model.recurrent`."""
+        if is_image(self._obs_space) or isinstance(self._obs_space, Dict):
+            raise ModelFileError(
+                self._file.path,
+                'is a RecurrentPPO whose LSTMs share features of images or of a Dict; import one with MlpLstmPolicy',
+            )
+        names = {'lstm_actor': 'actor_core', 'lstm_critic': 'critic_core'}
+        prefixes = [prefix for prefix in names if f'{prefix}.weight_ih_l0' in self.own_tensors]
+        n_layer = sum(name.startswith('lstm_actor.weight_ih_l') for name in self.own_tensors)
+        size = self.own_tensors['lstm_actor.weight_hh_l0'].shape[1]
+        has_critic = 'lstm_critic' in prefixes
+        self.model['encoder'] = 'flat'
+        self.model['recurrent'] = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'critic': has_critic}
+        places: dict[str, NewPlace] = {}
+        for prefix in prefixes:
+            for i in range(n_layer):
+                here = f'{names[prefix]}.layers.{i}'
+                for there, part in (('weight_ih', 'weight_x'), ('weight_hh', 'weight_h'), ('bias_ih', 'bias')):
+                    places[f'{prefix}.{there}_l{i}'] = NewPlace(f'{here}.{part}')
+        self.left_out.append(('bias_hh', 'an LSTM has one bias here, their sum; there both take each step'))
         return places
 
     def _extractors(self) -> tuple[dict[str, NewPlace], str | None]:
@@ -490,14 +542,16 @@ class _SB3Reader:
         if not isinstance(rows, dict) or not rows:
             self.left_out.append(('policy.optimizer.pth', 'the file has no state of an optimiser: it begins anew'))
             return None
-        names = [name for name in self.own_tensors if self.own_tensors[name].is_floating_point()]
+        names = list(self._order)
         first = next(iter(rows.values()))
         kinds = [kind for kind in MOMENTS if isinstance(first.get(kind), Tensor)]
         fits = set(rows) == set(range(len(names))) and all(
-            isinstance(rows[i].get(kind), Tensor) and rows[i][kind].shape == self.own_tensors[name].shape
+            isinstance(rows[i].get(kind), Tensor) and rows[i][kind].shape == self._order[name]
             for i, name in enumerate(names)
             for kind in kinds
         )
+        if 'critic.weight' in self._order:
+            return None
         if not kinds or not fits:
             self.left_out.append(
                 ('policy.optimizer.pth', 'its state does not fit the parameters: the optimiser begins anew')
@@ -510,6 +564,7 @@ class _SB3Reader:
             kind: {
                 places[name].name: places[name].changed(rows[i][kind].float() * factors[kind])
                 for i, name in enumerate(names)
+                if name in places
             }
             for kind in kinds
         }
