@@ -115,6 +115,28 @@ def test_return_of_one_agent_needs_no_words():
     assert layout_of(game_of(CartPoleParallel(), 'x'), AgentsConfig(), 'x', ['shared']).return_of == ''
 
 
+class Unlike(Clockwork):
+    """b moves by two numbers, the others by choices."""
+
+    def action_space(self, agent):
+        if agent == 'b':
+            return gymnasium.spaces.Box(-1.0, 1.0, (2,))
+        return super().action_space(agent)
+
+
+class Longer(Clockwork):
+    """b has more choices than the others."""
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2 + (agent == 'b'))
+
+
+def test_padding_is_named_only_where_it_helps():
+    for kind, words in ((Unlike, 'use a policy for each kind'), (Longer, 'use agents.pad=true, or a policy for each')):
+        with pytest.raises(UnsupportedEnvError, match=words):
+            layout_of(game_of(kind(), 'x'), AgentsConfig(), 'x', ['shared'])
+
+
 class Masked(Rota):
     """An env of turns with masks in its infos; those of agents that do not act are missing."""
 

@@ -16,6 +16,7 @@ import torch
 
 from zoo.agents.game import AgentGame, Turn
 from zoo.agents.games import game_of, make_game
+from zoo.agents.layout import why_not_padded
 from zoo.core.action_map import ActionMap
 from zoo.core.errors import UserError, listed, show_error
 from zoo.core.registry import TOOL_REGISTRY
@@ -385,10 +386,10 @@ def _before_steps(game: AgentGame, name: str) -> dict[str, Any]:
         kinds.setdefault((space_words(spaces.obs), space_words(spaces.action)), []).append(agent)
     policies = 'one policy can act for all agents, as runs do by default'
     if len(kinds) > 1:
-        policies = (
-            f'one for each of the {len(kinds)} kinds of spaces (agents.policies and agents.mapping), or one for all by '
-            'agents.pad=true'
-        )
+        policies = f'one for each of the {len(kinds)} kinds of spaces (agents.policies and agents.mapping)'
+        every = [AgentSpaces(game, agent, name, 'off') for agent in game.agents]
+        if not why_not_padded([one.obs for one in every], [one.action for one in every], game.agents, name):
+            policies += ', or one for all by agents.pad=true'
     return {
         'kind': f'an env of several agents ({type(game.env).__name__})',
         'agents': list(game.agents),

@@ -453,10 +453,13 @@ def _refuse_other_spaces(
     for what, spaces in (('observations', obs_spaces), ('actions', action_spaces)):
         for agent, space in zip(agents, spaces, strict=True):
             if space != spaces[0]:
+                pad = 'agents.pad=true, or '
+                if why_not_padded(obs_spaces, action_spaces, agents, name):
+                    pad = ''
                 raise UnsupportedEnvError(
                     f'env {name!r}: policy {policy!r} acts for {agents[0]} with {what} {space_words(spaces[0])} and for '
-                    f'{agent} with {space_words(space)}; use agents.pad=true, or a policy for each kind of agent '
-                    '(agents.policies and agents.mapping).'
+                    f'{agent} with {space_words(space)}; use {pad}a policy for each kind of agent (agents.policies and '
+                    'agents.mapping).'
                 )
 
 
@@ -519,6 +522,16 @@ def _with_id(space: Space, n: int, is_entry: bool) -> Space:
         high = np.concatenate((space.high, np.ones(n, space.high.dtype)))
         return Box(low, high, space.dtype)
     return _with_entry(space, AGENT, Box(np.zeros(n, np.float32), np.ones(n, np.float32)))
+
+
+def why_not_padded(observations: Sequence[Space], actions: Sequence[Space], agents: Sequence[str], name: str) -> str:
+    """The sentence that says why agents.pad gives agents no common spaces; '' if it does. Args: by agent; name: of the env."""
+    try:
+        _padded_obs(observations, agents, name)
+        _padded_actions(actions, agents, name)
+    except UnsupportedEnvError as error:
+        return str(error)
+    return ''
 
 
 def _padded_obs(spaces: Sequence[Space], agents: Sequence[str], name: str) -> Space:

@@ -31,6 +31,7 @@ from zoo.tools.results.read import (
     resolve_metric,
     samples,
     sides_of,
+    warn_of_other_returns,
 )
 from zoo.tools.results.report import has_all_times
 
@@ -395,3 +396,25 @@ def test_option_that_an_older_run_lacks_makes_no_group_if_it_is_0(tmp_path: Path
     label = list(groups([one]))
     other.config.setdefault('policy', {})['noise_color'] = 0.0
     assert list(groups([one, other])) == label
+
+
+@pytest.mark.parametrize(
+    ('agents', 'other', 'warns'),
+    [
+        ({}, {}, False),
+        ({}, {'score': 'team'}, True),  # the mean over the agents of the only policy, and the sum over all
+        ({'policies': {'p': {}, 'q': {}}}, {'score': 'team'}, False),
+        ({'policies': {'p': {}, 'q': 'random'}, 'mapping': {'a': 'q', '*': 'p'}}, {}, True),  # the mean without a
+    ],
+)
+def test_returns_of_other_agents_are_told_apart(
+    agents: dict[str, Any], other: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [made_run([0, 10], [1, 2]) for _ in range(2)]
+    for run, section in zip(runs, (agents, other), strict=True):
+        run.config = {**run.config, 'agents': section}
+    warn_of_other_returns(runs, 'eval/return_mean')
+    assert ('are returns of other agents' in caplog.text) == warns
+    caplog.clear()
+    warn_of_other_returns(runs, 'eval/team_return_mean')
+    assert not caplog.text

@@ -125,7 +125,14 @@ def run_plot(args: argparse.Namespace) -> None:
         )
     from zoo.tools.results.lineage import is_population
     from zoo.tools.results.plot import check_output, curve_numbers, figure, save
-    from zoo.tools.results.read import check_same_env, curve_metrics, groups, named_runs, resolve_metric
+    from zoo.tools.results.read import (
+        check_same_env,
+        curve_metrics,
+        groups,
+        named_runs,
+        resolve_metric,
+        warn_of_other_returns,
+    )
 
     if args.output is not None:
         check_output(Path(args.output), 'picture')
@@ -139,6 +146,8 @@ def run_plot(args: argparse.Namespace) -> None:
         metrics = [resolve_metric(runs)]
     else:
         metrics = curve_metrics(runs, args.metric)
+    for metric in metrics:
+        warn_of_other_returns(runs, metric)
     found = groups(runs)
     if args.output is not None:
         save(figure(found, metrics, args.x, args.stat, theme=args.theme), Path(args.output))
@@ -179,13 +188,15 @@ def _count(n: int, word: str) -> str:
 
 def run_compare(args: argparse.Namespace) -> None:
     from zoo.tools.results.compare import as_data, compare, comparison_text
-    from zoo.tools.results.read import check_same_env, resolve_metric, sides_of
+    from zoo.tools.results.read import check_same_env, resolve_metric, sides_of, warn_of_other_returns
 
     metric = _one_metric(args)
     sides = sides_of(args.runs)
     runs = [run for side in sides.values() for run in side]
     check_same_env(runs, args.allow_different_envs)
-    found = compare(sides, resolve_metric(runs, metric), args.stat)
+    metric = resolve_metric(runs, metric)
+    warn_of_other_returns(runs, metric)
+    found = compare(sides, metric, args.stat)
     show(args, as_data(found), comparison_text(found))
 
 

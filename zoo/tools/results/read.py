@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from zoo.agents.actors import kind_of
+from zoo.agents.config import SHARED
 from zoo.config.section import bad_keys, has_key, leaf_items, short_keys, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError, did_you_mean, shown
@@ -526,6 +528,36 @@ def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
             f'{what} of one config, {label}; name two to compare, e.g. zoo compare runs/cartpole_ppo runs/cartpole_ppg'
         )
     return found
+
+
+def warn_of_other_returns(runs: Iterable[Run], metric: str) -> None:
+    """Logs a warning if returns of runs are of other agents: one run has the sum over all, another the mean of a policy."""
+    first: dict[str, Run] = {}
+    if metric in DEFAULT_METRICS:
+        for run in runs:
+            first.setdefault(_return_of(run), run)
+    if len(first) > 1:
+        run, other = list(first.values())[:2]
+        logger.warning(
+            '%s of %s and of %s are returns of other agents (agents.score, or the only policy that learns): compare '
+            '--metric eval/team_return_mean, or eval/agent/NAME/return_mean',
+            metric,
+            run.path,
+            other.path,
+        )
+
+
+def _return_of(run: Run) -> str:
+    """What says whose return is that of an episode: the score, or the agents of the only policy that learns; '' of one agent."""
+    agents = run.config.get('agents') or {}
+    policies = agents.get('policies') or {SHARED: {}}
+    trained = agents.get('train') or [name for name, differs in policies.items() if kind_of(differs) is None]
+    if agents.get('score') or len(trained) > 1:
+        return f'score {agents.get("score") or "team"}'
+    mapping = agents.get('mapping')
+    if len(policies) == 1 or not isinstance(mapping, dict):
+        return ''
+    return f'agents without {sorted(pattern for pattern, policy in mapping.items() if policy not in trained)}'
 
 
 def check_same_env(runs: Iterable[Run], allow: bool = False) -> None:
