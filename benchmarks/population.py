@@ -3,10 +3,9 @@
     python benchmarks/population.py [--task cartpole ...] [--repeats 5] [--fresh 5] [--members 8] [--jobs 1] [--out FOLDER]
     python benchmarks/population.py --rates [--repeats 3]      # the single test of learning rates from 1e-6 to 1
 
-Every method gets members * steps env steps of training in each repeat, and evaluates alike: after a tenth of the steps of a
-member, over 10 episodes. Two numbers are reported: the return of the best member over 100 fresh episodes, and that of its config
-or schedule, trained again with seeds that no method saw. A repeat has its own seed. Each result is written when it is there; with
-the same --out the command continues.
+Every method gets members * steps env steps of training in each repeat, and evaluates a run ten times over 10 episodes. Two numbers
+are reported: the return of the best member over 100 fresh episodes, and that of its config or schedule, trained again with seeds
+that no method saw. A repeat has its own seed. Each result is written when it is there; with the same --out the command continues.
 """
 
 from __future__ import annotations
@@ -60,21 +59,21 @@ TASKS = {
 
 
 class Work(NamedTuple):
-    """One repeat of a method. n_member: runs of `task.member_steps` env steps that it may spend."""
+    """One repeat of a method. n_member: runs of `task.member_steps` env steps that it may spend; every: between evaluations."""
 
     task: Task
     folder: Path
     seed: int
     n_member: int
     jobs: int
+    every: int
 
     @property
     def fixed(self) -> list[str]:
         """Overrides of all runs."""
-        every = self.task.member_steps // N_GENERATION
         return [
             'policy.eval.stop_value=null',
-            f'policy.eval.eval_freq={every}',
+            f'policy.eval.eval_freq={self.every}',
             'policy.eval.n_episode=10',
             'logger.tensorboard=false',
             'logger.console=off',
@@ -100,7 +99,8 @@ def train(work: Work, overrides: Sequence[str], seed: int, steps: int, config: A
 
 def default_long(work: Work) -> Best:
     """The default config, one run of all steps."""
-    run, _ = train(work, [], work.seed, work.n_member * work.task.member_steps)
+    rarely = work._replace(every=work.every * work.n_member)
+    run, _ = train(rarely, [], work.seed, work.n_member * work.task.member_steps)
     return Best(run, work.task.config, [])
 
 
@@ -151,7 +151,7 @@ def population(work: Work, how: Any, mutate: str = '') -> Best:
         work.task.config,
         texts,
         pop=work.n_member,
-        every=steps // N_GENERATION,
+        every=work.every,
         how=how,
         mutate=mutate,
         jobs=work.jobs,
@@ -202,12 +202,13 @@ def mean_return(run: Path, seed: int) -> float:
 def repeat(name: str, task: Task, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Runs a method once, and trains what it found again."""
     with tempfile.TemporaryDirectory() as path:
-        work = Work(task, Path(path) / 'method', seed, args.members, args.jobs)
+        every = task.member_steps // N_GENERATION
+        work = Work(task, Path(path) / 'method', seed, args.members, args.jobs, every)
         start = time.perf_counter()
         best = METHODS[name](work)
         wall_s = time.perf_counter() - start
         trained, evaluated = spent(work.folder)
-        again = work._replace(folder=Path(path) / 'again')
+        again = work._replace(folder=Path(path) / 'again', every=task.member_steps)  # its evaluations choose nothing
         fresh = []
         for i in range(args.fresh):
             fresh_seed = FRESH_SEED + seed * 100 + i
@@ -228,13 +229,14 @@ def rates(args: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for seed in range(args.repeats):
         with tempfile.TemporaryDirectory() as path:
-            work = Work(TASKS['cartpole'], Path(path), seed, args.members, args.jobs)
+            task = TASKS['cartpole']
+            work = Work(task, Path(path), seed, args.members, args.jobs, task.member_steps // N_GENERATION)
             texts = [*RATES, *work.fixed, f'seed={seed}', f'max_env_step={work.task.member_steps}']
             result = evolve(
                 work.task.config,
                 texts,
                 pop=args.members,
-                every=work.task.member_steps // N_GENERATION,
+                every=work.every,
                 jobs=args.jobs,
                 keep='all',
             )
