@@ -353,10 +353,13 @@ def test_lineage_has_the_divergence_of_children_whose_policy_changed(tmp_path: P
 @pytest.mark.long
 def test_best_fitness_of_members_that_do_not_learn_never_falls_with_an_elite(tmp_path: Path) -> None:
     config = small(tmp_path, max_env_step=64 * 20)
-    config['env']['reset_options'] = dict(low=0.02, high=0.02)  # all episodes begin alike, so greedy members have one return
+    # all episodes begin alike, so greedy members have one return
+    config['env']['reset_options'] = dict(low=0.02, high=0.02)
     config['policy']['learn'] = dict(batch_size=32, epoch_per_collect=1, learning_rate=dict(start=0.0, end=0.0))
     config['policy']['eval'] = dict(n_episode=10)
-    words = dict(pop=5, every=64, generations=20, how='evolution', mutate='none=.1,architecture=.4,parameters=.5,hyper=0')
+    words = dict(
+        pop=5, every=64, generations=20, how='evolution', mutate='none=.1,architecture=.4,parameters=.5,hyper=0'
+    )
     lineage = evolve(config, ['policy.learn.clip_ratio=uniform(.1,.3)'], **words).lineage
     best = [max(result.fitness for result in results if result.fitness is not None) for results in lineage.generations]
     assert len(best) == 20
