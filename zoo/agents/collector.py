@@ -117,7 +117,7 @@ class _PartActing:
         if owners is not None:
             owned = (owners == self._index).flatten()
         if isinstance(self.acting, ActorActing):
-            self.acting.wanted = self._rows.acts(t, owned)
+            self.acting.wanted = self._rows.acts(t, owned).cpu()
         if not self.has_state:
             action = self.acting.step(t)
         else:

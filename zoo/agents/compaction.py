@@ -218,7 +218,7 @@ def _with_pending(steps: Steps, pending: Pending | None) -> Steps:
         terminated=front(none, steps.terminated),
         truncated=front(none, steps.truncated),
         dropped=dropped,
-        final_index=steps.final_index + torch.tensor([1, 0]),
+        final_index=steps.final_index + torch.tensor([1, 0], device=steps.final_index.device),
         state=state,
     )
 
@@ -231,8 +231,10 @@ def _finals(whole: Steps, places: _Places, is_open: Tensor, k: Tensor, r: Tensor
         open_at, places.next_act[places.source[k, r], r], last_step + 1
     )  # of the observation in the block
     # of ends whose last observation is not in the block: their index among `final_obs`
-    where = torch.full(whole.terminated.shape, -1, dtype=torch.int64)
-    where[whole.final_index[:, 0], whole.final_index[:, 1]] = torch.arange(len(whole.final_index))
+    device = whole.terminated.device
+    final_index = whole.final_index.to(device)
+    where = torch.full(whole.terminated.shape, -1, dtype=torch.int64, device=device)
+    where[final_index[:, 0], final_index[:, 1]] = torch.arange(len(final_index), device=device)
     elsewhere = where[last_step, r]
     from_finals = (elsewhere >= 0) & ~open_at
 

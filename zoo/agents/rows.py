@@ -59,7 +59,7 @@ class PolicyRows:
         acts = self.columns[t, :, self.slots, ACTS].flatten() > 0
         if owned is None:
             return acts
-        return acts & owned
+        return acts & owned.to(acts.device)
 
     def begins(self, t: int) -> Tensor:
         """Whether an episode of rows begins with observation t, [R] bool."""
@@ -208,6 +208,7 @@ def steps_of(rows: PolicyRows, rollout: TableRollout, acted: Acted) -> Steps:
     terminated, truncated = ends_of_agents(gained, timestep)
     owned = acted.owned
     if owned is not None:
+        owned = owned.to(acts.device)
         acts = acts & owned
         reward = reward * owned[:-1]
         terminated = terminated & owned[:-1]
