@@ -44,8 +44,8 @@ class Keep:
         self.samples.append(map_tensors(Tensor.clone, samples))
 
 
-def run(root, cell, **agents):
-    model = dict(hidden_sizes=[8], recurrent=dict(cell=cell, hidden_size=4))
+def run(root, cell, size=4, **agents):
+    model = dict(hidden_sizes=[8], recurrent=dict(cell=cell, hidden_size=size))
     policy = dict(
         type='ppo',
         collect=dict(n_step=N_STEP, discount_factor=GAMMA, gae_lambda=LAMBDA),
@@ -73,10 +73,10 @@ def entries_of(rollout: Rollout, r: int) -> int:
     return int((~rollout.data['is_reset'][:, r]).sum())
 
 
-@pytest.mark.parametrize('cell', ['lstm', 'gru'])
+@pytest.mark.parametrize(('cell', 'size'), [('lstm', 4), ('gru', 4), ('lstm', 16)])  # 16: agents act in C
 @torch.no_grad()
-def test_each_agent_has_the_memory_of_its_own_steps(cell, tmp_path):
-    keep, model, _ = run(tmp_path, cell)
+def test_each_agent_has_the_memory_of_its_own_steps(cell, size, tmp_path):
+    keep, model, _ = run(tmp_path, cell, size)
     initial = model.initial_state(1)
     n_checked = 0
     for r in range(N_COPY * 3):

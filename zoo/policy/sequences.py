@@ -103,9 +103,6 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
     Args: cfg: the resolved section `policy.learn.sequence`.
     """
     is_first = rollout.data['is_first']
-    after = rollout.data['state']
-    # the state before each row [T, B, ...]: `rollout.state` for row 0, then the state after the row before
-    state = map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, rollout.state)
     device = is_first.device
     start = torch.arange(0, len(is_first) - cfg.len + 1, stride_of(cfg), device=device)
     steps = torch.arange(-cfg.burn_in, cfg.len, device=device)
@@ -125,11 +122,21 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
     columns |= {
         'obs': map_tensors(lambda x: window(x, steps), samples['obs']),
         'is_first': window(is_first, steps),
-        'state': map_tensors(lambda x: x[begin].flatten(0, 1), state),
+        'state': map_tensors(partial(_states_before, begin), rollout.data['state'], rollout.state),
     }
     if cfg.burn_in:
         columns['is_burned'] = is_burned.repeat_interleave(n_env)
     return columns
+
+
+def _states_before(rows: Tensor, after: Tensor, first: Tensor) -> Tensor:
+    """The states [N * B, ...] before N rows of a rollout: `first` [B, ...] before row 0, else the state after the row before.
+
+    Args: after: of all rows, [T, B, ...].
+    """
+    found = after[(rows - 1).clamp(min=0)]
+    is_start = (rows == 0).view(-1, *[1] * first.dim())
+    return torch.where(is_start, first.to(found.device), found).flatten(0, 1)
 
 
 def _lead(columns: Columns) -> torch.Size:
