@@ -662,3 +662,23 @@ def assert_equal_trees(one: Any, other: Any) -> None:
             assert_equal_trees(x, other[name])
     else:
         assert one == other
+
+
+def test_memory_of_an_earlier_call_does_not_reach_a_step_with_fewer_blocks_than_lanes(leveled: Library) -> None:
+    """9 sequences in blocks of 2 are 5 blocks, fewer than the 8 lanes that 1,170 rows would have."""
+    case, found = recurrent(GRU), []
+    batch, other = sequences(case, 9, 130), sequences(case, 90, 16)
+    for is_used in (False, True):
+        net, workspace = Net(case), leveled.workspace()
+        if is_used:
+            leveled.epoch(workspace, Net(case).model, PPO, other, Net(case).states, torch.arange(90), 90)
+        leveled.epoch(workspace, net.model, PPO, batch, net.states, torch.arange(9), 9)
+        found.append(net.states[0].grad)
+    assert torch.equal(*found)
+
+
+def test_hidden_size_that_is_no_multiple_of_16_is_refused(lib: Library) -> None:
+    case = recurrent(GRU, size=24)
+    net, batch = Net(case), sequences(case, 6, 4)
+    with pytest.raises(ValueError, match='cannot run this model'):
+        run(lib, net, PPO, batch, torch.arange(6), 3)
