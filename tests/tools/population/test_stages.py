@@ -68,6 +68,19 @@ def test_warning_of_members_is_said_once_and_others_always(caplog: pytest.LogCap
     assert caplog.messages == ['of a member', 'of the population', 'of the population', 'of a member']
 
 
+def test_member_whose_checkpoint_is_gone_fails_and_does_not_begin_again(tmp_path: Path) -> None:
+    select = 'threshold:1000'  # nobody is replaced
+    population = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=1, select=select)
+    best = population.best
+    assert best is not None
+    for path in best.run_dir.glob('checkpoints/step_*'):
+        path.unlink()
+    (best.run_dir / 'result.json').unlink()
+    lineage = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2, select=select).lineage
+    result = lineage.generations[1][best.place]
+    assert result.state == 'failed' and f'has no checkpoint of env step {best.env_step} any more' in result.reason
+
+
 class Crash:
     """A callback of runs that ends the process of one member of two without a word."""
 

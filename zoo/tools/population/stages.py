@@ -19,7 +19,7 @@ from zoo.run.checkpoint import steps_of
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.result import NAME as RESULT
 from zoo.tools.population.fork_kl import ForkKL, written_kl
-from zoo.tools.population.members import Stage, drop_later_checkpoints
+from zoo.tools.population.members import Stage, checkpoint_at, drop_later_checkpoints
 from zoo.tools.sweep.team import Ended, Team, Tell, set_log_format
 
 MAX_REASON = 1_000  # most characters
@@ -149,6 +149,11 @@ def train_stage(task: StageTask, received: list[int], tell: Tell) -> StageEnd:
 def _trained(task: StageTask) -> StageEnd:
     stage = task.stage
     drop_later_checkpoints(stage.folder, stage.env_step)
+    if stage.env_step and not checkpoint_at(stage.folder, stage.env_step).is_file():
+        raise UserError(
+            f'{stage.folder} has no checkpoint of env step {stage.env_step} any more, from which its next generation begins; '
+            'another command may have trained it on, which a fork does safely: zoo fork'
+        )
     measures = []
     if stage.parent is not None:
         measures.append(ForkKL(stage.parent, task.trust))
