@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.tools.population.small import SPACES, small
+from tests.tools.population.small import LR, SPACES, small
+from zoo.config.section import ConfigError, value_at
+from zoo.run.config import resolve_config
 from zoo.tools.population.plan import make_population_plan
 from zoo.tools.sweep.spaces import DEFAULT_SPACES
 
@@ -37,3 +39,25 @@ def test_rules_and_spaces_have_defaults(tmp_path: Path) -> None:
     assert (evolution.weights['activation'], evolution.weights['none']) == (0.1, 0.4)
     assert pbt.folder == tmp_path / 'small_population'
     assert not pbt.folder.exists()
+
+
+def test_section_of_a_config_has_the_words_and_arguments_count_first(tmp_path: Path) -> None:
+    section = dict(
+        members=6, every=128, how='evolution', spaces={LR: 'log(1e-4,1e-2)', 'policy.learn.clip_ratio': '{.1,.2}'}
+    )
+    config = small(tmp_path, population=section)
+    plan = make_population_plan(config, [f'{LR}=0.001'], pop=5)
+    assert (plan.n_member, plan.every, plan.selection.name) == (5, 128, 'tournament')
+    assert list(plan.spaces) == ['policy.learn.clip_ratio'] and value_at(plan.cfg, LR) == 0.001
+    assert 'population' not in plan.source
+    with pytest.raises(ConfigError, match=r'population.members is 0 .* must be an integer >= 1'):
+        make_population_plan(small(tmp_path, population=dict(members=0)), [])
+    with pytest.raises(ConfigError, match='population.memberz'):
+        make_population_plan(small(tmp_path, population=dict(memberz=3)), [])
+
+
+def test_run_refuses_the_section_and_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r'population.*`zoo evolve` trains a population, and reads a section of that name'
+    ):
+        resolve_config(small(tmp_path, population=dict(members=6)))

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 ARGUMENTS = {
     'evolve': (
         *CHOICE,
-        argument('--pop', default='8', metavar='N', help='members (8)'),
+        argument('--pop', metavar='N', help='members (8)'),
         argument(
             '--every',
             metavar='N',
             help='env steps of each member in a generation; rounded up to a whole number of rollouts (a 20th of max_env_step)',
         ),
         argument('--generations', metavar='N', help='generations (as many as max_env_step has)'),
-        argument('--how', default='pbt', metavar='NAME', help='pbt or evolution: the rules below (pbt)'),
+        argument('--how', metavar='NAME', help='pbt or evolution: the rules below (pbt)'),
         argument('--select', metavar='RULE', help='truncation:0.25, tournament:2 or threshold (by --how)'),
         argument(
             '--mutate',
-            default='',
             metavar='KIND=P,...',
             help='relative probabilities of kinds of mutation, e.g. architecture=.2,activation=.1 (by --how)',
         ),
@@ -36,7 +35,6 @@ ARGUMENTS = {
         argument('--name', metavar='NAME', help='folder of the population in logger.root (<exp_name>_population)'),
         argument(
             '--keep',
-            default='alive',
             metavar='WHICH',
             help='checkpoints that stay: alive, those of the present members, or all (alive)',
         ),
@@ -60,6 +58,7 @@ A generation trains each member for --every env steps, then the members are comp
   pbt        the worst quarter become copies of members of the best quarter; all values with a space change
   evolution  the best member stays, the other places go to winners of tournaments of two, with one mutation each
 
+A config may have these words in a section `population`, with `members` for --pop and `spaces` by key; the command counts first.
 The same command continues a population that was stopped or killed; with more --generations it is extended. What comes
 out depends on the seed alone, not on --jobs. zoo plot FOLDER -o lineage.svg draws who descends from whom."""
 }
@@ -83,7 +82,7 @@ def run_evolve(args: argparse.Namespace) -> None:
     population = evolve(
         config,
         [*args.overrides, *(f'{key}={space}' for key, space in spaces.items())],
-        pop=_integer('pop', args.pop, 'e.g. --pop 8'),
+        pop=args.pop and _integer('pop', args.pop, 'e.g. --pop 8'),
         every=args.every and _integer('every', args.every, 'e.g. --every 10000'),
         generations=args.generations and _integer('generations', args.generations, 'e.g. --generations 20'),
         how=args.how,

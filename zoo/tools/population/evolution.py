@@ -50,15 +50,15 @@ def evolve(
     config: Any,
     spaces: Sequence[str] = (),
     *,
-    pop: int = 8,
+    pop: int | None = None,
     every: int | None = None,
     generations: int | None = None,
-    how: How = 'pbt',
+    how: How | None = None,
     select: str | None = None,
-    mutate: str = '',
+    mutate: str | None = None,
     jobs: int = 1,
     name: str | None = None,
-    keep: Keep = 'alive',
+    keep: Keep | None = None,
     imports: Sequence[str] = (),
     trust: Trust = (),
     callbacks: Sequence[Any] = (),
@@ -69,18 +69,19 @@ def evolve(
     on the seed of the config alone: not on `jobs`, and not on interruptions.
 
     Args:
-      config: as for `serial_pipeline`.
+      config: as for `serial_pipeline`; its section `population`, if it has one, may have the words from `every` to `keep` but
+        `jobs` and `name`, `members` for pop, and `spaces`: arguments count first.
       spaces: 'key=value' overrides of all members, and 'key=space' with a space of `zoo.tools.sweep.spaces`; without a space,
         those of DEFAULT_SPACES for the policy of the config.
-      pop: number of members.
+      pop: number of members, 8.
       every: env steps of each member in a generation, rounded up to a whole number of rollouts; None: a 20th of max_env_step.
       generations: number of generations; None: as many as fit into max_env_step.
-      how: 'pbt': truncation, all keys with a space change; 'evolution': tournaments, one mutation of any kind.
+      how: 'pbt', the default: truncation, all keys with a space change; 'evolution': tournaments, one mutation of any kind.
       select: a rule of SELECTION_REGISTRY in place of that of `how`, as 'truncation:0.25' or 'tournament:2'.
       mutate: weights of kinds of MUTATION_REGISTRY, as 'architecture=.2,hyper=.4', in place of those of `how`.
       jobs: processes, each with one torch thread; 1: this process.
       name: of the folder in logger.root; by default <exp_name>_population.
-      keep: the checkpoints that stay: 'alive': those of the present members, 'all': also those of members that were replaced.
+      keep: the checkpoints that stay: 'alive', the default: those of the present members, 'all': also those of members that were replaced.
       imports: modules or files that the processes import first; trust: as for `serial_pipeline`.
       callbacks: classes or objects with some of the methods of EVENTS.
     Raises: UserError, ConfigError before anything starts; RunError if all members failed; Interrupted after a signal, with all

@@ -9,7 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.config.section import ConfigError, leaf_items, value_at
+from pydantic import Field
+
+from zoo.config.section import ConfigError, Section, leaf_items, validate, value_at
+from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable, value_text
 from zoo.core.errors import UserError
 from zoo.core.registry import Component
@@ -60,36 +63,64 @@ class PopulationPlan(NamedTuple):
     words: dict[str, Any]
 
 
+class PopulationSection(Section):
+    """The section `population` of a config: the words of `zoo evolve`, which those of the command replace."""
+
+    members: int = Field(N_MEMBER, ge=1, description='number of members')
+    every: int | None = Field(None, ge=1, description='env steps of each member in a generation')
+    generations: int | None = Field(None, ge=1, description='generations')
+    how: How = Field('pbt', description='a choice of rules')
+    select: str | None = Field(None, description='a rule of selection')
+    mutate: str = Field('', description='relative probabilities of kinds of mutation')
+    keep: Keep = Field('alive', description='lives whose checkpoints stay')
+    spaces: dict[str, str] = Field({}, description='values that keys may take, as texts by key')
+
+
+def without_section(source: Any) -> tuple[Any, PopulationSection]:
+    """Splits a source into one that a run takes, and its section `population`, by default an empty one. Raises: ConfigError."""
+    config, _ = load_config(source)
+    section = config.pop('population', None)
+    if section is None:
+        return source, validate(PopulationSection, {}, 'population')
+    return config, validate(PopulationSection, section, 'population')
+
+
 def make_population_plan(
     source: Any,
     texts: Sequence[str],
     *,
-    pop: int = N_MEMBER,
+    pop: int | None = None,
     every: int | None = None,
     generations: int | None = None,
-    how: How = 'pbt',
+    how: How | None = None,
     select: str | None = None,
-    mutate: str = '',
+    mutate: str | None = None,
     name: str | None = None,
-    keep: Keep = 'alive',
+    keep: Keep | None = None,
     trust: Trust = (),
 ) -> PopulationPlan:
     """Makes the plan for the arguments of `evolve`. Raises: UserError, or ConfigError with a sentence for every problem."""
-    _check_words(pop, every, generations, how, keep)
-    selection = make_selection(select or SELECT[how])
-    why_not = why_not_selection(selection, pop)
+    source, section = without_section(source)
+    given = {split_override(text)[0] for text in texts}
+    texts = [*(f'{key}={space}' for key, space in section.spaces.items() if key not in given), *texts]
+    arguments = dict(
+        members=pop, every=every, generations=generations, how=how, select=select, mutate=mutate, keep=keep
+    )
+    words = section.model_copy(update={word: value for word, value in arguments.items() if value is not None})
+    _check_words(words)
+    selection = make_selection(words.select or SELECT[words.how])
+    why_not = why_not_selection(selection, words.members)
     if why_not:
         raise UserError(why_not)
-    weights = parse_weights(mutate, how)
+    weights = parse_weights(words.mutate, words.how)
     spaces, fixed = split_spaces(texts)
     cfg = frozen_config(resolve_config(source, fixed))
     spaces = _checked_spaces(source, fixed, cfg, spaces)
-    _check_kinds(source, fixed, cfg, spaces, weights, _kinds_in(mutate))
+    _check_kinds(source, fixed, cfg, spaces, weights, _kinds_in(words.mutate))
     name = name or f'{cfg.exp_name}_population'
     resolve_config(source, [*fixed, f'exp_name={name}'])  # it must name a folder
-    every = _every(cfg, every)
-    if generations is None:
-        generations = max(cfg.max_env_step // every, 1)
+    every = _every(cfg, words.every)
+    n_generation = words.generations or max(cfg.max_env_step // every, 1)
     _warn_of_few_episodes(cfg)
     return PopulationPlan(
         source=source,
@@ -97,24 +128,26 @@ def make_population_plan(
         spaces=spaces,
         cfg=cfg,
         folder=Path(cfg.logger.root).absolute() / name,
-        n_member=pop,
+        n_member=words.members,
         every=every,
-        n_generation=generations,
-        max_env_step=max(cfg.max_env_step, generations * every),
+        n_generation=n_generation,
+        max_env_step=max(cfg.max_env_step, n_generation * every),
         selection=selection,
         weights=weights,
         seed=cfg.seed,
-        keep=keep,
+        keep=words.keep,
         trust=trust,
         words=_words(cfg, spaces, every, selection, weights),
     )
 
 
-def _check_words(pop: int, every: int | None, generations: int | None, how: str, keep: str) -> None:
-    for word, number, example in (('pop', pop, N_MEMBER), ('every', every, 10_000), ('generations', generations, 20)):
+def _check_words(words: PopulationSection) -> None:
+    """Raises: UserError for arguments out of range; those of the section are checked already."""
+    numbers = (('pop', words.members, N_MEMBER), ('every', words.every, 10_000), ('generations', words.generations, 20))
+    for word, number, example in numbers:
         if number is not None and (type(number) is not int or number < 1):
             raise UserError(f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={example}')
-    for word, text, choices in (('how', how, DEFAULT_WEIGHTS), ('keep', keep, ('alive', 'all'))):
+    for word, text, choices in (('how', words.how, DEFAULT_WEIGHTS), ('keep', words.keep, ('alive', 'all'))):
         if text not in choices:
             raise UserError(f'{word} is {text!r} but must be one of {", ".join(choices)}')
 
