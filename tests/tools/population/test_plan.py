@@ -57,7 +57,5 @@ def test_section_of_a_config_has_the_words_and_arguments_count_first(tmp_path: P
 
 
 def test_run_refuses_the_section_and_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r'population.*`zoo evolve` trains a population, and reads a section of that name'
-    ):
+    with pytest.raises(ConfigError, match=r'population.*`zoo evolve CONFIG .* trains a population of runs'):
         resolve_config(small(tmp_path, population=dict(members=6)))
