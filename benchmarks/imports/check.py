@@ -46,7 +46,7 @@ def nested(arrays: dict[str, np.ndarray], prefix: str) -> Any:
 def compared(path: Path) -> Compared:
     """Imports a model and compares it with the arrays next to it."""
     statistics = path.with_suffix('.pkl')
-    found = dict(np.load(path.with_suffix('.npz')))
+    found = dict(np.load(path.with_name(f'{path.stem}.npz')))
     imported = import_model(path, normalizer=statistics if statistics.exists() else None)
     policy = imported.policy
     obs = nested(found, 'obs')

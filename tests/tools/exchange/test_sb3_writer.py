@@ -17,7 +17,7 @@ from torch import Tensor
 import zoo
 from zoo.core.errors import UserError
 from zoo.tools.exchange.pickles import Closed, read_pickle
-from zoo.tools.exchange.sb3_writer import Instance, Named, pickled, write_sb3
+from zoo.tools.exchange.sb3_writer import ByName, Instance, pickled, write_sb3
 
 MODELS = Path(__file__).parent / 'models'
 BACK = [
@@ -65,7 +65,7 @@ def test_statistics_of_observations_come_back(tmp_path: Path) -> None:
 
 def test_values_are_in_units_of_returns_where_the_critic_has_others(tmp_path: Path) -> None:
     policy = zoo.make_policy({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppo', 'learn': {'value_norm': True}}})
-    policy._normalizers['value'].update(torch.tensor([10.0, 30.0]))  # mean 20, deviation 10
+    policy.normalizers['value'].update(torch.tensor([10.0, 30.0]))  # mean 20, deviation 10
     write_sb3(policy, tmp_path / 'p.zip')
     obs = np.zeros((1, 4), np.float32)
     assert zoo.import_policy(tmp_path / 'p.zip').value(obs).item() == pytest.approx(policy.value(obs).item(), rel=1e-5)
@@ -73,7 +73,7 @@ def test_values_are_in_units_of_returns_where_the_critic_has_others(tmp_path: Pa
 
 
 def test_pickle_names_classes_that_are_not_installed() -> None:
-    data = pickled(Instance(Named('no_package.place', 'Thing'), {'a': np.arange(3), 'b': {'c': [1, None]}}))
+    data = pickled(Instance(ByName('no_package.place', 'Thing'), {'a': np.arange(3), 'b': {'c': [1, None]}}))
     assert [x[1] for x in pickletools.genops(data) if x[0].name == 'GLOBAL'][0] == 'no_package.place Thing'
     found: Any = read_pickle(data)
     assert isinstance(found, Closed) and found.name == 'no_package.place.Thing'

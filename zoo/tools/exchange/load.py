@@ -16,12 +16,13 @@ from zoo.tools.exchange.build import policy_of, save_run
 from zoo.tools.exchange.cleanrl import is_cleanrl, of_cleanrl
 from zoo.tools.exchange.form import ForeignModel, ModelFileError
 from zoo.tools.exchange.pickles import ArchiveError, PickleError, read_torch
+from zoo.tools.exchange.rllib import MARK, env_of, read_rllib
 from zoo.tools.exchange.sb3 import is_sb3, read_sb3
 
 logger = logging.getLogger(__name__)
-SOURCES = ('sb3', 'cleanrl')
+SOURCES = ('sb3', 'cleanrl', 'rllib')
 """Libraries whose models are imported."""
-KINDS = "zips of stable-baselines3's model.save, and parameters of CleanRL's ppo_continuous_action"
+KINDS = "zips of stable-baselines3's model.save, checkpoint folders of RLlib, and parameters of CleanRL's ppo_continuous_action"
 
 
 class Imported(NamedTuple):
@@ -47,7 +48,7 @@ def import_policy(
     The log says what became of each entry.
 
     Args:
-      path: a zip of stable-baselines3 or sb3-contrib, or parameters of CleanRL.
+      path: a zip of stable-baselines3 or sb3-contrib, a checkpoint folder of RLlib, or parameters of CleanRL.
       run_dir: folder of a new run with this policy, for `zoo train --resume`; it needs env. None: no run is written.
       env: the id of the env that the model was trained on, which its file does not name.
       normalizer: the file that VecNormalize.save of stable-baselines3 wrote next to the model.
@@ -74,6 +75,8 @@ def import_model(
         raise UserError(unknown_name('library', source, SOURCES, listed='known'))
     if not isinstance(path, str | os.PathLike):
         raise UserError(f'a model is named by the path of its file, got {path!r:.60}; pass one')
+    if run_dir is not None and env is None and (Path(path) / MARK).is_file():
+        env = env_of(Path(path))
     if run_dir is not None and env is None:
         raise UserError(
             f'the run folder {os.fspath(run_dir)} needs an env, and files of models do not name theirs; give it: --env ID '
@@ -91,6 +94,8 @@ def import_model(
 
 def read_model(path: Path, env: str | None = None, normalizer: str | os.PathLike[str] | None = None) -> ForeignModel:
     """Reads a model. Raises: ModelFileError."""
+    if (path / MARK).is_file():
+        return read_rllib(path, env)
     content = _content(path)
     statistics = None
     if normalizer is not None:
@@ -122,7 +127,10 @@ def _of_torch(path: Path, content: bytes) -> ForeignModel:
 def _content(path: Path) -> bytes:
     """The bytes of a file. Raises: ModelFileError if it is none, cannot be read or is too large."""
     if path.is_dir():
-        raise ModelFileError(path, 'is a folder; name the file of the model in it')
+        raise ModelFileError(
+            path,
+            'is a folder without the files of a model that is known; name the file of the model, or the folder that RLlib saved',
+        )
     if not path.is_file():
         raise ModelFileError(path, 'does not exist; check the path')
     size = path.stat().st_size

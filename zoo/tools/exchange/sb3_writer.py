@@ -37,7 +37,7 @@ NATURE = {'channels': [32, 64, 64], 'kernels': [8, 4, 3], 'strides': [4, 2, 1]}
 N_CHECKED = 1000
 
 
-class Named(NamedTuple):
+class ByName(NamedTuple):
     """A class that is written by its name alone."""
 
     module: str
@@ -47,7 +47,7 @@ class Named(NamedTuple):
 class Instance(NamedTuple):
     """An object that is written as its class and its attributes."""
 
-    kind: Named
+    kind: ByName
     state: dict[str, Any]
 
 
@@ -67,7 +67,7 @@ def pickled(value: object) -> bytes:
 
 
 def _body(value: object) -> bytes:
-    if isinstance(value, Named):
+    if isinstance(value, ByName):
         return f'c{value.module}\n{value.name}\n'.encode()
     if isinstance(value, Instance):
         return _body(value.kind) + b')\x81' + _body(value.state) + b'b'
@@ -146,7 +146,7 @@ def _network(policy: Policy, model: Any) -> tuple[dict[str, Tensor], dict[str, A
         'net_arch': {
             short: [layer.out_features for layer in towers[role]] for short, role in (('pi', 'policy'), ('vf', 'value'))
         },
-        'activation_fn': Named('torch.nn.modules.activation', ACTIVATIONS[policy.cfg.model.activation]),
+        'activation_fn': ByName('torch.nn.modules.activation', ACTIVATIONS[policy.cfg.model.activation]),
     }
     kind = 'ActorCriticPolicy'
     if isinstance(model.actor_encoder, ConvNet):
@@ -224,7 +224,7 @@ def _zip(policy: Policy, tensors: Mapping[str, Tensor], kwargs: dict[str, Any], 
     rate = float(rates.get('learning_rate', 3e-4))
     config = policy.run.config or {}
     n_env = int((config.get('env') or {}).get('collector_env_num') or 1)
-    classes = {'policy_class': Named('stable_baselines3.common.policies', kind), 'policy_kwargs': kwargs}
+    classes = {'policy_class': ByName('stable_baselines3.common.policies', kind), 'policy_kwargs': kwargs}
     spaces = {'observation_space': _space(policy.obs_space), 'action_space': _space(policy.action_space)}
     data: dict[str, Any] = {name: _serialized(value) for name, value in {**classes, **spaces}.items()}
     data |= {
@@ -310,7 +310,7 @@ def _normalizer(policy: Policy, model: Any) -> bytes | None:
     }
     obs_rms['count'] = max(float(norm.count), 1e-4)
     ret_rms = {'mean': np.zeros(()), 'var': np.ones(()), 'count': 1e-4}
-    kind = Named(f'{home}.running_mean_std', 'RunningMeanStd')
+    kind = ByName(f'{home}.running_mean_std', 'RunningMeanStd')
     state = {
         'num_envs': 1,
         'observation_space': gymnasium_space(policy.obs_space),
@@ -328,7 +328,7 @@ def _normalizer(policy: Policy, model: Any) -> bytes | None:
         'old_reward': np.array([]),
         'render_mode': None,
     }
-    return pickled(Instance(Named(f'{home}.vec_env.vec_normalize', 'VecNormalize'), state))
+    return pickled(Instance(ByName(f'{home}.vec_env.vec_normalize', 'VecNormalize'), state))
 
 
 @torch.no_grad()
