@@ -487,8 +487,9 @@ class Policy(ABC):
         This method and those below take observations as `act` does, and return tensors on the policy's device.
         Args: state: of a model with a memory: the state before these observations, as `sample` returned it for those
           before; begins: [B] bool, or one bool: an episode begins with this observation, so that its state is the first one.
-          begins=True needs no state.
-        Raises: UserError if the policy trains no critic, or if a model with a memory gets neither state nor begins.
+          begins=True needs no state; without both, a warning
+          says that the model is in its first state.
+        Raises: UserError if the policy trains no critic, or if state or begins do not fit.
         """
         from zoo.policy.inference import judged
 
@@ -515,8 +516,8 @@ class Policy(ABC):
     ) -> Sampled | SampledWithState:
         """Draws actions for raw observations; returns them with log-probabilities and values, without gradient.
 
-        The log-probabilities are those of the returned actions; `env_action` converts these actions for an env. With a memory,
-        the state after the observations is returned too, for the next call.
+        The log-probabilities are those of the returned actions; `env_action` converts these actions for an env. With a memory
+        and state or begins, the state after the observations is returned too, for the next call.
         Args: generator: source of the draws, None: torch's own; the others: see `value`. Raises: UserError as there.
         """
         from zoo.policy.inference import Sampled, SampledWithState, judged
@@ -532,7 +533,7 @@ class Policy(ABC):
     ) -> Judged | JudgedWithState:
         """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient.
 
-        With a memory, the state after the observations is returned too; it has a gradient, so that a loss over several calls
+        With a memory and state or begins, the state after the observations is returned too; it has a gradient, so that a loss over several calls
         goes back through time. Args: see `value`. Raises: UserError as there.
         """
         from zoo.policy.inference import Judged, JudgedWithState, judged

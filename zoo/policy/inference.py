@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +19,8 @@ from zoo.policy.config import PolicyConfig
 from zoo.policy.modes import EvalMode
 from zoo.policy.sequences import replace_rows
 from zoo.rl_utils.distribution import ActionDist
+
+logger = logging.getLogger(__name__)
 
 
 class InferencePolicy(Protocol):
@@ -110,10 +114,14 @@ class Session:
         return replace_rows(_read_begins(begins, n_env), self._mode.initial_state(n_env), self.state)
 
 
+_MEMORY = 'but the model has a memory: give state=, which sample returned for the observations before, or begins=True'
+
+
 def state_before(
     call: str, initial_state: Callable[[int], State] | None, n_env: int, state: State, begins: Raw
 ) -> State:
-    """The state of the model before observations, for `Policy.sample` and the like; None for a model without a memory.
+    """The state of the model before observations, for `Policy.sample` and the like; None for a model without a memory,
+    and for one that gets neither state nor begins, which is warned of once.
 
     Args: call: the name of the method, for messages; initial_state: of the model, None without a memory; n_env:
       observations; state, begins: as given.
@@ -123,18 +131,24 @@ def state_before(
         if state is not None or begins is not None:
             raise UserError(f'{call} got state or begins but the model has no memory; leave them out')
         return None
+    if state is None and begins is None:
+        say_first_state(call)
+        return None
     first = initial_state(n_env)
     if state is None:
-        if begins is None or not _read_begins(begins, n_env).all():
-            raise UserError(
-                f'{call} needs state, since the model has a memory: give state=, which sample returned for the observations '
-                'before, or begins=True where episodes begin'
-            )
+        if not _read_begins(begins, n_env).all():
+            raise UserError(f'{call} got no state for rows in which no episode begins, {_MEMORY}')
         return first
     _check_state(call, state, first)
     if begins is None:
         return state
     return replace_rows(_read_begins(begins, n_env), first, state)
+
+
+@cache
+def say_first_state(call: str) -> None:
+    """Warns, once in a process, that a method of `Policy` takes the first state of an episode."""
+    logger.warning('%s got no state, %s; it takes the state at the start of an episode', call, _MEMORY)
 
 
 def _check_state(call: str, state: State, first: State) -> None:
