@@ -268,6 +268,8 @@ user keeps. Both are interquartile means over the repeats with a 95% interval. "
 is above random search of the same repeat in "trained again", a tie counted as half.
 """
     ]
+    if record['busy']:
+        parts.append('The machine did other work at the same time: the wall times say nothing.\n')
     for name, methods in record['tasks'].items():
         parts.append(f'## {name}\n\n{task_table(methods)}\n')
     if record.get('rates'):
@@ -325,6 +327,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument('--steps', type=int, help='env steps of a member; by default those of TASKS')
     parser.add_argument('--jobs', type=int, default=1)
     parser.add_argument('--rates', action='store_true', help='the test of learning rates alone')
+    parser.add_argument(
+        '--busy', action='store_true', help='say that the machine did other work, so that times mean nothing'
+    )
     parser.add_argument('--out', type=Path, default=RESULTS)
     args = parser.parse_args(words)
     logging.basicConfig(level=logging.WARNING)
@@ -334,7 +339,7 @@ def main(words: Sequence[str] | None = None) -> None:
     record: dict[str, Any] = {'tasks': {}}
     if file.exists():
         record = json.loads(file.read_text())
-    record |= {'commit': git_commit(), 'machine': machine(), 'members': args.members}
+    record |= {'commit': git_commit(), 'machine': machine(), 'members': args.members, 'busy': args.busy}
     if args.rates:
         record['rates'] = rates(args)
     else:
