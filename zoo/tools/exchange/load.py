@@ -14,15 +14,16 @@ from zoo.core.processes import machine_memory
 from zoo.policy.base import Policy
 from zoo.tools.exchange.build import policy_of, save_run
 from zoo.tools.exchange.cleanrl import is_cleanrl, of_cleanrl
+from zoo.tools.exchange.di_engine import is_di_engine, of_di_engine
 from zoo.tools.exchange.form import ForeignModel, ModelFileError
 from zoo.tools.exchange.pickles import ArchiveError, PickleError, read_torch
 from zoo.tools.exchange.rllib import MARK, env_of, read_rllib
 from zoo.tools.exchange.sb3 import is_sb3, read_sb3
 
 logger = logging.getLogger(__name__)
-SOURCES = ('sb3', 'cleanrl', 'rllib')
+SOURCES = ('sb3', 'cleanrl', 'rllib', 'di-engine')
 """Libraries whose models are imported."""
-KINDS = "zips of stable-baselines3's model.save, checkpoint folders of RLlib, and parameters of CleanRL's ppo_continuous_action"
+KINDS = "zips of stable-baselines3's model.save, checkpoint folders of RLlib, checkpoints of DI-engine's ppo, and parameters of CleanRL's ppo_continuous_action"
 
 
 class Imported(NamedTuple):
@@ -117,6 +118,8 @@ def _of_torch(path: Path, content: bytes) -> ForeignModel:
         found = read_torch(content)
     except (ArchiveError, PickleError) as error:
         raise ModelFileError(path, f'is a file of torch.save that cannot be read: {error}; save it again') from error
+    if is_di_engine(found):
+        return of_di_engine(path, found)
     if is_cleanrl(found):
         return of_cleanrl(path, found)
     raise ModelFileError(
