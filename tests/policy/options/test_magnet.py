@@ -25,7 +25,7 @@ def test_magnet_is_the_kl_from_the_debiased_average() -> None:
         average = optimizer.buffers['average'].clone()
         with torch.no_grad():
             now = policy.logit_of(samples).log_softmax(1)
-            with replaced(policy._model, optimizer.averaged):
+            with replaced(policy.model, optimizer.averaged):
                 magnet = policy.logit_of(samples).log_softmax(1)
         want = (now.exp() * (now - magnet)).sum(1).mean()
         got = policy.learn_mode.forward(clone(samples))['penalty_magnet']

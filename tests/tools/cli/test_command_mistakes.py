@@ -46,7 +46,7 @@ TRAIN = [
     ('cartpole_ppo --profile 0', 'profile is 0 .. 1 or more'),
     ('cartpole_ppo --profile -3 seed=1', 'profile is -3 .. 1 or more'),
     ('--resume nowhere', 'nowhere .. does not exist'),
-    ('cartpole_ppo --run mine --resume other', 'resume'),
+    ('cartpole_ppo --run mine --resume elsewhere', 'elsewhere .. does not exist'),
     ('cartpole_ppo --policy ppg', 'write policy.type=ppg'),
     ('cartpole_ppo --env Pendulum-v1', 'zoo train cartpole_ppo env.id=Pendulum-v1'),
     ('--env CartPol-v1', 'CartPole-v1'),

@@ -8,22 +8,28 @@ import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from zoo.core.data import Rollout, map_tensors
 from zoo.core.errors import RunError, UserError, env_failure, show_error
-from zoo.core.files import read_small
+from zoo.core.files import read_small, whole_file
 from zoo.core.processes import Interrupted, end_words
 from zoo.core.streams import LogFormat, log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import steps_of
 from zoo.run.checkpoint.consent import Trust
+from zoo.run.observers.base import Callback, RunView
+from zoo.run.policy_file import load_policy
 from zoo.run.result import NAME as RESULT
-from zoo.tools.population.fork_kl import ForkKL, written_kl
+from zoo.tools.population.growth import kl_of_fork
 from zoo.tools.population.members import Stage, checkpoint_at, drop_later_checkpoints
 from zoo.tools.sweep.team import Ended, Team, Tell, set_log_format
 
 MAX_REASON = 1_000  # most characters
 logger = logging.getLogger(__name__)
+KL_FILE = 'fork_kl.json'
+"""File in the run folder of a child: {"kl": the mean KL(parent || child) in nats}."""
 
 
 class StageEnd(NamedTuple):
@@ -200,3 +206,39 @@ def _end_of(ended: Ended) -> StageEnd:
 
 def _failed(stage: Stage, error: str) -> StageEnd:
     return StageEnd(stage.env_step, error=error[:MAX_REASON])
+
+
+class ForkKL(Callback):
+    """Writes the divergence to a file in the run folder, before the child learns for the first time.
+
+    A memory is in its state at the start of an episode for each observation.
+    Args: parent: the checkpoint that the child began with.
+    """
+
+    def __init__(self, parent: Path, trust: Trust = ()) -> None:
+        self._parent = parent
+        self._trust = trust
+        self._is_written = False
+
+    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
+        if self._is_written:
+            return
+        self._is_written = True
+        obs = map_tensors(lambda x: x.flatten(0, 1), rollout.data['obs'])
+        try:
+            parent = load_policy(self._parent, trust=self._trust, device=str(job.policy.device))
+            kl = kl_of_fork(parent, job.policy, obs)
+        except UserError as error:  # no reason to end a run
+            logger.warning('the KL divergence from the parent is not known: %s', error)
+            return
+        with whole_file(job.run_dir / KL_FILE) as file:
+            file.write(f'{json.dumps({"kl": kl})}\n'.encode())
+
+
+def written_kl(run_dir: Path) -> float | None:
+    """The divergence in the run folder of a child; None if there is none, or no finite one."""
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        kl = float(json.loads(read_small(run_dir / KL_FILE))['kl'])
+        if math.isfinite(kl):
+            return kl
+    return None
