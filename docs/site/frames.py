@@ -24,6 +24,8 @@ from zoo.tools.media.film import Camera, draw_without_display, make_filmed_env
 
 FRAMES = Path(__file__).resolve().parents[1] / 'images' / 'frames'
 SIZE = 240, 160  # pixels of a picture at most
+DRAWN_AS = {'tictactoe': {'id': 'pettingzoo:classic/tictactoe-v3'}}
+"""Tensor envs that are not drawn, and the same games that are."""
 N_STEP = 40  # before it is taken, with random actions
 
 
@@ -60,14 +62,36 @@ def picture_of_agents(env: dict[str, Any]) -> np.ndarray:
         return np.asarray(game.render())[..., :3]
 
 
+def picture_of_text(env: dict[str, Any]) -> np.ndarray:
+    """The state of a game of OpenSpiel as its text, after the chance moves and two moves."""
+    import pyspiel
+    from PIL import Image, ImageDraw, ImageFont
+
+    state = pyspiel.load_game(env['id'].partition(':')[2]).new_initial_state()
+    rng = np.random.default_rng(0)
+    n_move = 0
+    while not state.is_terminal() and n_move < 2:
+        n_move += not state.is_chance_node()
+        state.apply_action(int(rng.choice(state.legal_actions())))
+    image = Image.new('RGB', SIZE, 'white')
+    text = env['id'].partition(':')[2].replace('_', ' ') + '\n\n' + str(state)
+    ImageDraw.Draw(image).multiline_text((12, 12), text, fill='black', font=ImageFont.load_default(14))
+    return np.asarray(image)
+
+
 def main() -> None:
     """Draws each env once."""
     from PIL import Image  # here, so that the site is built without it
 
     FRAMES.mkdir(parents=True, exist_ok=True)
     sections = {frame_of(env): env for env in (load_config(name)[0]['env'] for name in bundled_configs())}
-    for path, env in sections.items():
+    for path, section in sections.items():
+        env = DRAWN_AS.get(section.get('game') or '', section)
         try:
+            if env['id'].startswith('pyspiel:'):
+                image = Image.fromarray(picture_of_text(env))
+                image.save(path, optimize=True)
+                continue
             try:
                 image = Image.fromarray(picture(env))
             except SeveralAgentsError:
