@@ -86,7 +86,7 @@ def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
     env = make_vector_env(config(max_episode_steps=9, kwargs={'limit': 4}), 2, training=True)
     inner: Any = env.env
     seed = constructor_seeds(0, training=True, first=0, n_env=1)[0]
-    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False, seed) and inner.limit == 4
+    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False, seed, 0) and inner.limit == 4
     assert not make_vector_env(config(), 3).env.request.training  # type: ignore[attr-defined]
 
 

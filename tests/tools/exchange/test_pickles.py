@@ -77,17 +77,17 @@ def test_unknown_classes_stay_closed_and_their_attributes_can_be_read() -> None:
     assert isinstance(found[1], ClassName) and found[1] == found[0].name
 
 
-CALLS = {
-    'print': Harmless(),
-    'in a dict': {'a': [Harmless(), Plain()]},
-    'path': Path('x'),
-    'a function with its arguments': functools.partial(print, 'opened'),
+CALLS = {  # made in the test: another test may have put a `print` of its own in the place of Python's
+    'print': Harmless,
+    'in a dict': lambda: {'a': [Harmless(), Plain()]},
+    'path': lambda: Path('x'),
+    'a function with its arguments': lambda: functools.partial(print, 'opened'),
 }
 
 
 @pytest.mark.parametrize('name', CALLS)
 def test_nothing_is_imported_called_or_opened(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    data = pickle.dumps(CALLS[name])
+    data = pickle.dumps(CALLS[name]())
     data_by_name = b'cno_such_module\nno_such_name\n(tR.'
     events: list[str] = []
     is_watching = [True]
