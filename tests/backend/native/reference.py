@@ -16,6 +16,7 @@ from zoo.backend.native.bindings import (
     Entry,
     Input,
     Kind,
+    Level,
     MemoryLayer,
     Model,
     StepSpec,
@@ -24,6 +25,8 @@ from zoo.backend.native.bindings import (
     ValueLoss,
     Weights,
 )
+
+LEVELS = [Level.V4, Level.V3, Level.BASE]
 
 
 class Case(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 from tests.backend.native import reference
-from tests.backend.native.reference import Case, Net, rows
+from tests.backend.native.reference import LEVELS, Case, Net, rows
 from zoo.backend.native.bindings import (
     ActingBlocks,
     Activation,
@@ -29,20 +28,6 @@ from zoo.backend.native.bindings import (
 )
 
 GAUSSIAN = dict(dist=Dist.GAUSSIAN)
-LEVELS = [Level.V4, Level.V3, Level.BASE]
-
-
-@pytest.fixture
-def lib(native: Library) -> Iterator[Library]:
-    yield native
-    native.set_level(-1)
-
-
-@pytest.fixture(params=LEVELS, ids=lambda level: level.name.lower())
-def leveled(lib: Library, request: pytest.FixtureRequest) -> Library:
-    if lib.set_level(request.param) != request.param:
-        pytest.skip(f'this CPU has no {request.param.name}')
-    return lib
 
 
 RANGES: dict[str, Any] = dict(clip_low=0.1, clip_high=0.1, value_loss=ValueLoss.CLIPPED_VALUE, value_range=0.1)

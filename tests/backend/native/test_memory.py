@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 from tests.backend.native import reference
-from tests.backend.native.reference import Case, Net, sequences
+from tests.backend.native.reference import LEVELS, Case, Net, sequences
 from tests.backend.problems import Adam64
 from tests.step_parts import PolicyNumbers, ValueNumbers
 from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting
@@ -42,22 +41,8 @@ from zoo.policy.ppo import policy_step, ppo_step
 from zoo.policy.sequences import EpisodicActing, forward_sequences
 from zoo.rl_utils import FlatAdam
 
-LEVELS = [Level.V4, Level.V3, Level.BASE]
 LSTM, GRU, MINGRU = CellKind
 KINDS: Any = list(CellKind)
-
-
-@pytest.fixture
-def lib(native: Library) -> Iterator[Library]:
-    yield native
-    native.set_level(-1)
-
-
-@pytest.fixture(params=LEVELS, ids=lambda level: level.name.lower())
-def leveled(lib: Library, request: pytest.FixtureRequest) -> Library:
-    if lib.set_level(request.param) != request.param:
-        pytest.skip(f'this CPU has no {request.param.name}')
-    return lib
 
 
 def recurrent(*kinds: CellKind, size: int = 16, **fields: Any) -> Case:
