@@ -29,7 +29,7 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     'quick_start': 2_048,
 }
 OWN = (
-    'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play'.split()
+    'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play runner_stats'.split()
 )  # each has a separate test
 # they have no config
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory try_device_env'.split()
@@ -260,6 +260,20 @@ def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
     assert all(row['learn/reward_min'] >= 0 and row['learn/reward_max'] == 1 for row in rows)
     assert all(row['learn/adv_abs_max'] > 0 and row['learn/episode_end'] >= 0 for row in rows)
     assert result['last_return'] >= 400 and result['env_step'] < 30_000  # the example's own rule stopped it
+
+
+@pytest.mark.soak
+def test_runner_stats_are_those_of_two_processes(tmp_path: Path) -> None:
+    lines = [
+        line for line in lines_of(train('runner_stats', 'max_env_step=8_192', cwd=tmp_path)) if 'cart/fall' in line
+    ]
+    falls = [line['cart/fall'] for line in lines]
+    assert (
+        lines[0]['cluster/runner'] == 2 and falls == sorted(falls) and falls[-1] > 20
+    )  # random play falls every 22 steps
+    assert all(
+        line['cart/position_min'] < 0 < line['cart/position_max'] and 0 <= line['cart/far'] < 1 for line in lines
+    )
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,6 +17,7 @@ from zoo.core import VERSION
 from zoo.core.data import leaves
 from zoo.core.errors import RunError, UserError, pickled_error, show_error, unpickled_error
 from zoo.env.interface import EnvCommand
+from zoo.worker.own_numbers import Logged
 
 
 class Request(NamedTuple):
@@ -51,6 +52,7 @@ class Reply(NamedTuple):
     time: dict[str, float]  # seconds: env, act
     attempt: int = 0  # of the request
     n_restart: int = 0  # envs that this runner has restarted so far (env.on_error)
+    numbers: Sequence[Logged] = ()  # that callbacks logged, see `RunnerView.log`
 
     @property
     def n_byte(self) -> int:

@@ -28,6 +28,7 @@ from zoo.core.registry import Registry
 from zoo.core.spaces import Space
 from zoo.worker.collector import Collector
 from zoo.worker.infos import InfoKeys
+from zoo.worker.runner_view import TellRunner
 
 OF_THE_LEARNER = {
     'BUFFER_REGISTRY',
@@ -44,7 +45,7 @@ class RunnerPayload(NamedTuple):
 
     policies: the class of each policy and its arguments, by learner.   env: the section env.   infos: the numbers of infos to
     keep.   seed: of the run.   spaces: of observations and actions of the envs.   collector: makes the collector, as
-    `zoo.run.roster.Roster.collector`.
+    `zoo.run.roster.Roster.collector`.   tell: calls the callbacks that have on_runner_rollout, None if there are none.
     """
 
     policies: dict[str, dict[str, Any]]
@@ -53,6 +54,7 @@ class RunnerPayload(NamedTuple):
     seed: int = 0
     spaces: tuple[Space, Space] | None = None
     collector: Callable[..., Collector] | None = None
+    tell: TellRunner | None = None
 
 
 def versions() -> dict[str, str]:

@@ -34,6 +34,10 @@ from zoo.policy.modes import CollectMode
 from zoo.worker.collector import Collector, EnvGroup, RolloutExtras
 from zoo.worker.info_columns import joined_infos
 from zoo.worker.infos import InfoKeys
+from zoo.worker.own_numbers import Logged
+from zoo.worker.runner_view import TellRunner
+
+TakeNumbers = Callable[[Sequence[Logged]], None]
 
 
 class RemoteEnvs:
@@ -97,7 +101,7 @@ class RemoteCollector(Collector):
 
     Args: envs: of each runner; mode: of the policy that learns; scheduler: over the engine; layout: of the weights that acting
       needs; restarts: counts restarted envs; info_columns: of the section env; reader: a GPU that reads the block, see
-      `StepBlock`.
+      `StepBlock`; take_numbers: gets what the callbacks of runners logged, runner by runner.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class RemoteCollector(Collector):
         restarts: Restarts,
         info_columns: Sequence[str] = (),
         reader: torch.device | None = None,
+        take_numbers: TakeNumbers | None = None,
     ) -> None:
         super().__init__(envs, mode)  # type: ignore[arg-type]  # these envs step elsewhere
         self._env_time = 0.0
@@ -122,6 +127,7 @@ class RemoteCollector(Collector):
         self._restarts = restarts
         self._columns = info_columns
         self._reader = reader
+        self._take_numbers = take_numbers
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a reply's block
         self._asked_to = -1  # index of the last rollout that was requested
         self._seed: tuple[int, ...] | None = None  # of the reset before the next rollout
@@ -185,6 +191,9 @@ class RemoteCollector(Collector):
         finals = [
             (t, envs + self._envs_of(reply.group).start, obs) for reply in replies for t, envs, obs in reply.finals
         ]
+        if self._take_numbers is not None:
+            for reply in replies:
+                self._take_numbers(reply.numbers)
         self._times['n'] += 1
         self._env_time += perf_counter() - start
         groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
@@ -290,12 +299,13 @@ def start_runners(
     payload: RunnerPayload,
     restarts: Restarts,
     rank: int = 0,
+    take_numbers: TakeNumbers | None = None,
 ) -> tuple[RemoteCollector, list[RemoteEnvs]]:
     """Starts the runners of one process that learns. Returns: the collector of blocks and the envs that this process uses.
 
     Args: cfg: of this process, resolved; policies: the complete policies with whose weights runners act, by learner; env:
       name, observation space and action space of the training envs; payload: of `payload_of`; restarts: counts the envs that
-      runners restart; rank: of this process.
+      runners restart; rank: of this process; take_numbers: see `RemoteCollector`.
     Raises: as `Engine.start`; UserError for code that cannot be sent.
     """
     n_runner = cfg.cluster.runner_num
@@ -328,7 +338,8 @@ def start_runners(
     mode = policy.collect_mode
     columns = cfg.env.info_columns
     envs = [RemoteEnvs(engine, scheduler, group, n_env, env[0], env[1:]) for group in range(n_runner)]
-    return RemoteCollector(envs, mode, engine, scheduler, layout, cluster.max_lag, restarts, columns, reader), envs
+    lag = cluster.max_lag
+    return RemoteCollector(envs, mode, engine, scheduler, layout, lag, restarts, columns, reader, take_numbers), envs
 
 
 def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:
@@ -352,13 +363,14 @@ def payload_of(
     spaces: tuple[Space, Space],
     infos: InfoKeys,
     collector: Callable[..., Collector],
+    tell: TellRunner | None = None,
 ) -> RunnerPayload:
     """Returns the data from which runners create their envs and policies.
 
     Args: cfg: of the run; policies: by learner; env: the section from which envs are made; others: as in `RunnerPayload`.
     """
     made_of = {name: _made_of(cfg, policy) for name, policy in policies.items()}
-    return RunnerPayload(made_of, plain(env), InfoKeys(infos.last, infos.step), cfg.seed, spaces, collector)
+    return RunnerPayload(made_of, plain(env), InfoKeys(infos.last, infos.step), cfg.seed, spaces, collector, tell)
 
 
 def _made_of(cfg: RunConfig, policy: Policy) -> dict[str, Any]:

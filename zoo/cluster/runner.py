@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -23,6 +23,8 @@ from zoo.env.interface import EnvCommand
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy
 from zoo.worker.env_watch import watch_calls
+from zoo.worker.own_numbers import Logged
+from zoo.worker.runner_view import RunnerView, TellRunner
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Runner:
             self._layout = WeightLayout(acting_state(policies))
             modes = {name: each.collect_mode for name, each in policies.items()}
             self._collector = payload.collector(self._envs, modes, payload.infos, spec.first)
+            self._tell: TellRunner | None = payload.tell
+            self._view = RunnerView(spec.group, self._envs)
             self._undo = undo.pop_all()
         self._version = -1
         self._has_reset = False
@@ -108,13 +112,16 @@ class Runner:
             steps = self._collector.fill_block()
             env_s = self._collector.env_time - before
             time = {'env': env_s, 'act': perf_counter() - start - env_s}
+            numbers: Sequence[Logged] = ()
+            if self._tell is not None:
+                numbers = self._view.see(self._tell, self._collector, steps)
         block = self._collector.block
         columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
         trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}
         blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
         key = request.run_id, request.group, request.collect_iter, self._version
         counts = request.attempt, self._restarts.count
-        return Reply(*key, blocks, steps.finals, list(steps.episodes), time, *counts)
+        return Reply(*key, blocks, steps.finals, list(steps.episodes), time, *counts, numbers)
 
     def command(self, command: EnvCommand) -> list[Any]:
         """Sends a command to each env and returns the results, see `VectorEnv.command`."""

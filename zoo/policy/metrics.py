@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from zoo.backend.step import Found, LossSpec, StepNumbers
 from zoo.core.data import Columns, Metrics
+from zoo.core.errors import shown
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.ppo import clipfrac, ratio_metrics, weighted_mean
 
@@ -25,6 +29,42 @@ def summary(name: str, values: Tensor) -> Tensor:
     if name in MAXIMA:
         return values.max()
     return values.mean()
+
+
+MOST_ENTRIES = 64
+"""The longest list that a metric may be: each of its entries is a metric of the log."""
+
+
+def scalar_metrics(metrics: Mapping[str, Any]) -> Metrics:
+    """Metrics as 0-dim tensors: a list, array or tensor of K numbers named 'x' becomes 'x/0' to 'x/K-1'.
+
+    Raises: ValueError for what is no number and no list of at most MOST_ENTRIES of them.
+    """
+    found: Metrics = {}
+    for name, value in metrics.items():
+        if isinstance(value, Tensor) and value.dim() == 0:
+            found[name] = value
+        else:
+            found |= _entries(name, value)
+    return found
+
+
+def _entries(name: str, value: Any) -> Metrics:
+    """The metric of a number, or those of the entries of a list."""
+    x: Tensor | None = None
+    if isinstance(value, Tensor):
+        x = value.detach()
+    elif isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+        with suppress(ValueError, TypeError, RuntimeError):  # texts, lists of several lengths
+            x = torch.as_tensor(value, dtype=torch.float32)
+    if x is None or x.dim() > 1 or x.numel() > MOST_ENTRIES:
+        raise ValueError(
+            f'metric {shown(name)} is {shown(value)} but must be a number, or a list of at most {MOST_ENTRIES} numbers; give '
+            "its mean, or job.log(name, values, reduce='histogram')"
+        )
+    if x.dim() == 0:
+        return {name: x}
+    return {f'{name}/{i}': entry for i, entry in enumerate(x.unbind())}
 
 
 def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -50,7 +50,7 @@ from zoo.run.learner import SINGLE, Learner
 from zoo.run.log import make_sinks
 from zoo.run.log.logger import Logger, Report
 from zoo.run.observers.base import EventCall, Observer, Parts, Progress, RunView
-from zoo.run.observers.callbacks import Callbacks, GradientEvents, tell_listener
+from zoo.run.observers.callbacks import Callbacks, GradientEvents, RunnerEvents, tell_listener
 from zoo.run.observers.diagnostics import Diagnostics, facts_of
 from zoo.run.observers.rounds import (
     EnvSchedules,
@@ -69,9 +69,11 @@ from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
 from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
+from zoo.worker.runner_view import TellRunner
 
 if TYPE_CHECKING:
     from zoo.cluster.engine import Engine
+    from zoo.cluster.remote_collector import TakeNumbers
     from zoo.run.observers.stop_rules import StopRules
 
 logger = logging.getLogger(__name__)
@@ -86,13 +88,15 @@ def make_parts(
     gradient_readers: str = '',
     ranks: Ranks = ALONE,
     roster: Roster = ONE_LEARNER,
+    runner_events: RunnerEvents | None = None,
 ) -> Parts:
     """Builds all components of a run.
 
     Args: cfg: of the whole run; policy: for the first learner, instead of a new one; undo: gets the functions that close the
       envs; n_thread: limit for torch threads; model: a network for the new policy of the first learner, in place of the one
       that policy.model names; gradient_readers: names of the callbacks with on_gradient, for which steps are executed
-      eagerly; ranks: those that learn together, each with its share of the envs and samples; roster: of its learners.
+      eagerly; ranks: those that learn together, each with its share of the envs and samples; roster: of its learners;
+      runner_events: if callbacks have on_runner_rollout.
     """
     whole = roster.configs(cfg)
     if ranks.size > 1:
@@ -142,15 +146,24 @@ def make_parts(
             for env in envs:
                 env.compile(first.compile_env)
         collector = _make_collector(roster, envs, modes, infos, first_env, device)
+        if runner_events is not None:
+            runner_events.watch(collector, envs)
     else:
         from zoo.cluster.remote_collector import payload_of, start_runners
 
         policies = {name: learner.policy for name, learner in learners.items()}
         spaces = example.obs_space, example.action_space
-        payload = payload_of(cfg, policies, section, spaces, infos, roster.collector)
+        tell: TellRunner | None = None
+        take_numbers: TakeNumbers | None = None
+        if runner_events is not None:
+            tell = runner_events.tell
+            take_numbers = runner_events.entries.extend
+        payload = payload_of(cfg, policies, section, spaces, infos, roster.collector, tell)
         facts = example.name, *spaces
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            source, envs = start_runners(engine, run_id, cfg, policies, facts, payload, restarts, ranks.rank)
+            source, envs = start_runners(
+                engine, run_id, cfg, policies, facts, payload, restarts, ranks.rank, take_numbers
+            )
         collector = roster.joining_collector(source, envs, modes, first_env)
     return Parts(
         envs=envs,
@@ -288,7 +301,12 @@ class RunBuilder:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
         starts = self._starts()
-        self.parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, self._ranks, self.roster)
+        self._runner_events: RunnerEvents | None = None
+        if self._callbacks.names('on_runner_rollout'):
+            self._runner_events = RunnerEvents(self._callbacks)
+        self.parts = parts = make_parts(
+            cfg, policy, undo, n_thread, model, readers, self._ranks, self.roster, self._runner_events
+        )
         self._gradients: GradientEvents | None = None
         if readers:
             self._gradients = GradientEvents(self._callbacks)
@@ -424,6 +442,7 @@ class RunBuilder:
         add(MetricNames())
         add(SampleCount())
         add(self._gradients)
+        add(self._runner_events)
         for observer in self.roster.observers():  # before any checkpoint, which has the state of the roster
             add(observer)
         add(EventCall(evaluate_if_due, 'after_round'))

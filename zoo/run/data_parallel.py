@@ -10,9 +10,9 @@ import torch
 from zoo.core.ranks import ALONE, Ranks
 from zoo.env.adapter import takes_keyword
 from zoo.policy.metrics import over_ranks
-from zoo.run.log.own_numbers import OwnNumbers
 from zoo.run.observers.base import Parts, RunView
 from zoo.worker.infos import InfoTally, Recent
+from zoo.worker.own_numbers import OwnNumbers
 
 
 class Agreement:

@@ -22,7 +22,6 @@ from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.learner import Learner
-from zoo.run.log.own_numbers import OwnNumbers
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
 from zoo.run.result import RoundResult, TrainResult
@@ -30,6 +29,7 @@ from zoo.run.resume import files_of_others, meta_of, state_of
 from zoo.run.roster import ONE_LEARNER, Roster
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 from zoo.worker.infos import Episodes
+from zoo.worker.own_numbers import OwnNumbers
 
 
 def _never() -> bool:

@@ -50,7 +50,8 @@ class Collector:
         while envs step asynchronously) while another steps.
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
-    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does;
+    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does; watchers: called
+      with each rollout before it is recorded;
       step_per_row: the most env steps that a row of the block counts; agent_step: actions of agents so far, None where
       an env has one agent.
     """
@@ -71,6 +72,7 @@ class Collector:
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
         self.take_steps: Callable[[], None] = self.in_turns
+        self.watchers: list[Callable[[RolloutExtras], None]] = []
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -158,6 +160,8 @@ class Collector:
 
     def record(self, extras: RolloutExtras) -> Timestep:
         """Adds the episodes of a rollout to the statistics; returns its steps, with the rows of broken episodes marked."""
+        for watch in self.watchers:
+            watch(extras)
         for envs in extras.fresh:
             self.episodes.drop(envs)
             self.mode.forget(envs)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy_envs import job_config, rows, run_config
+from tests.policy_envs import differing, job_config, rows, run_config
 from zoo import POLICY_REGISTRY, Callback
 from zoo.backend import native
 from zoo.config.section import ConfigError
@@ -365,15 +365,81 @@ def test_constructor_that_raises_is_named(tmp_path: Path) -> None:
         ),
         ('on_samples', {}, r'returned \{\} from on_samples, whose answer nothing reads; change its argument in place'),
         ('on_update', True, 'returned True from on_update; return a dict of metrics, or None'),
-        ('on_update', {'a': 'b'}, "gave the metric 'a' = 'b' in on_update; give a number"),
-        ('on_update', {'a': torch.ones(2)}, "gave the metric 'a' = tensor"),
-        ('on_update', {3: 1.0}, 'gave the metric 3 = 1.0'),
+        ('on_update', {'a': 'b'}, "gave a metric in on_update that the log cannot take: metric 'a' is 'b' but must be"),
+        (
+            'on_update',
+            {'a': torch.ones(2, 2)},
+            "gave a metric in on_update that the log cannot take: metric 'a' is tensor",
+        ),
+        ('on_update', {3: 1.0}, 'named a metric 3 in on_update; give it a text as name'),
     ],
 )
 def test_answer_that_nothing_reads_is_refused(event: str, answer: Any, words: str, tmp_path: Path) -> None:
     item = SimpleNamespace(**{event: lambda job, *rest: answer})
     with pytest.raises(CallbackError, match=f'callback types:SimpleNamespace {words}'):
         serial_pipeline(job_config(tmp_path), callbacks=[item])
+
+
+def test_metric_that_is_a_list_has_a_name_for_each_entry(tmp_path: Path) -> None:
+    class Shares:
+        def on_update(self, job: Any, metrics: Any) -> dict[str, Any]:
+            return {'share': [0.25, 0.75], 'size': torch.tensor([3, 5])}
+
+    result = serial_pipeline(job_config(tmp_path), callbacks=[Shares])
+    row = next(row for row in rows(result.run_dir) if 'learn/share/0' in row)
+    found = [row[f'learn/{name}'] for name in ('share/0', 'share/1', 'size/0', 'size/1')]
+    assert found == [0.25, 0.75, 3.0, 5.0] and 'learn/share' not in row
+
+
+class CountsSteps:
+    """Logs the steps of each runner, its index + 1 twice, and how often it was called; on runners and without."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def on_runner_rollout(self, runner: Any, columns: Any) -> None:
+        self.n += 1
+        runner.log('rows', columns['reward'].numel(), reduce='sum', lifetime=True)
+        runner.log('sum', 2 * runner.group + 1, reduce='sum')
+        runner.log('mean', 2 * runner.group + 1)
+        runner.log('calls', self.n, reduce='max')
+        runner.log('reward', columns['reward'], reduce='histogram')
+        assert columns['obs'].shape[:2] == columns['action'].shape[:2] == columns['terminated'].shape
+
+
+RUNNERS = {'runner_num': 2, 'engine': 'inline'}
+
+
+def test_numbers_of_runners_are_reduced_together(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, cluster=RUNNERS), callbacks=[CountsSteps()])
+    lines = [row for row in rows(result.run_dir) if 'own/sum' in row]
+    assert len(lines) == 4  # 256 env steps, 64 a rollout
+    assert [row['own/sum'] for row in lines] == [4.0] * 4 and lines[0]['own/mean'] == 2.0  # runners log 1 and 3
+    assert [row['own/rows'] for row in lines] == [64.0, 128.0, 192.0, 256.0]
+    assert [row['own/calls'] for row in lines] == [1.0, 2.0, 3.0, 4.0]  # each runner has its own copy
+    again = serial_pipeline(resume=result.run_dir, overrides=['max_env_step=320'], callbacks=[CountsSteps()])
+    assert next(row for row in rows(again.run_dir) if row.get('own/rows', 0) > 256)['own/rows'] == 320.0
+
+
+def test_event_of_runners_is_called_in_a_run_without_them_and_changes_no_bit(tmp_path: Path) -> None:
+    plain = serial_pipeline(job_config(tmp_path))
+    told = serial_pipeline(job_config(tmp_path), callbacks=[CountsSteps()])
+    lines = [row for row in rows(told.run_dir) if 'own/sum' in row]
+    assert [row['own/rows'] for row in lines] == [64.0, 128.0, 192.0, 256.0] and lines[0]['own/sum'] == 1.0
+    rewards = [row['own/reward_p50'] for row in lines]
+    assert all(row['own/reward_min'] <= x <= row['own/reward_max'] for x, row in zip(rewards, lines, strict=True))
+    assert not differing(plain.policy.state_dict(), told.policy.state_dict())
+
+
+def test_callback_that_raises_in_a_runner_is_named(tmp_path: Path) -> None:
+    class Breaks:
+        def on_runner_rollout(self, runner: Any, columns: Any) -> None:
+            runner.log('learn/x', 1.0)
+
+    with pytest.raises(
+        CallbackError, match="Breaks raised in on_runner_rollout UserError: job.log got the name 'learn/x'"
+    ):
+        serial_pipeline(job_config(tmp_path, cluster=RUNNERS), callbacks=[Breaks()])
 
 
 ALL = ', '.join(EVENTS)

@@ -86,7 +86,7 @@ class Counter(Strict):
 
 
 class OwnNumber(Strict):
-    """A lifetime of `job.log`, see `zoo.run.log.own_numbers.Fold`."""
+    """A lifetime of `job.log`, see `zoo.worker.own_numbers.Fold`."""
 
     n: Count
     total: float

@@ -22,10 +22,11 @@ from zoo.policy.base import Policy
 from zoo.policy.modes import LearnMode
 from zoo.run.base_config import JobConfig
 from zoo.run.learner import Learner
-from zoo.run.log.own_numbers import OwnNumbers, Reduce, Reduction
 from zoo.run.result import TrainResult
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, Evaluator
+from zoo.worker.own_numbers import OwnNumbers, Reduce, Reduction
+from zoo.worker.runner_view import RunnerView
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ class RunView(Protocol):
         """Gives the log a number of one's own; the next line has one number of all that came since the last line.
 
         Args: name: 'group/name'; without a group it is 'own/name'; value: a number, or a list or array of numbers, each of
-          which counts; reduce: 'mean', 'sum', 'min', 'max' or 'last' of them; window: of the last so many numbers instead;
+          which counts; reduce: 'mean', 'sum', 'min', 'max' or 'last' of them, or their 'histogram';
+          window: of the last so many numbers instead;
           lifetime: of all numbers of the run, those before a resume included. Of several ranks, their numbers together.
         Raises: UserError for a group of zoo's own, no number, or another reduction than before.
         """
@@ -205,6 +207,13 @@ class Callback:
     def on_start(self, job: RunView) -> None:
         """The run begins, or continues from a checkpoint: envs and policy exist."""
 
+    def on_runner_rollout(self, runner: RunnerView, columns: dict[str, Any]) -> None:
+        """A process collected a rollout of its envs: columns [T, B, ...] of obs, outputs of acting and results of steps.
+
+        Called in each runner, with a copy of the callback that stays there; in a run without runners, in the run itself.
+        `runner.log` gives numbers to the log, as `job.log` does.
+        """
+
     def on_rollout(self, job: RunView, rollout: Rollout) -> None:
         """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
 
@@ -235,7 +244,7 @@ class Callback:
 class Observer(Callback):
     """Receives the events of a run: those of a callback, and more. A run calls only methods that are overridden.
 
-    Of the callback's methods, `on_gradient` is not called, and `on_update` may add to the metrics that it gets.
+    Of the callback's methods, `on_gradient` and `on_runner_rollout` are not called, and `on_update` may add to the metrics that it gets.
     """
 
     def before_round(self, job: RunView) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from zoo.buffer.base import Batch
@@ -17,9 +17,14 @@ from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics
 from zoo.core.errors import CallbackError, UserError, did_you_mean, place_of, show_error, shown
 from zoo.core.processes import STOP_REQUESTS
+from zoo.env import AnyVectorEnv
 from zoo.policy.hooks import listening
+from zoo.policy.metrics import scalar_metrics
 from zoo.run.observers.base import Callback, Observer, RunView
+from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation, OnEvaluation
+from zoo.worker.own_numbers import Logged
+from zoo.worker.runner_view import RunnerView, TellRunner
 
 Learn = Callable[[Batch], Metrics]
 STOP_FOR = 'stop: '
@@ -79,6 +84,12 @@ class Callbacks(Observer):
         """The callbacks that have this event, for messages; '' if none has."""
         return ', '.join(name for name, _ in self._methods[event])
 
+    def only(self, event: str) -> Callbacks:
+        """A copy that has only the methods of one event."""
+        part = copy(self)
+        part._methods = {each: methods if each == event else [] for each, methods in self._methods.items()}
+        return part
+
     def call(self, event: str, *args: object) -> None:
         """Calls all that have the event. Raises: CallbackError, which names the first that raised an error."""
         for name, answer in self._answers(event, *args):
@@ -104,19 +115,16 @@ class Callbacks(Observer):
             if answer is not None and not isinstance(answer, dict):
                 self._fail(f'{name} returned {shown(answer)} from on_update; return a dict of metrics, or None')
             found |= answer or {}
-            for key, value in found.items():
-                is_number = isinstance(value, int | float) or isinstance(value, Tensor) and value.dim() == 0
-                if not isinstance(key, str) or not is_number:
-                    self._fail(
-                        f'{name} gave the metric {shown(key)} = {shown(value)} in on_update; give a number, or a tensor '
-                        'without dimensions, under a text'
-                    )
+            for key in found:
+                if not isinstance(key, str):
+                    self._fail(f'{name} named a metric {shown(key)} in on_update; give it a text as name')
+            try:
+                found = scalar_metrics(found)
+            except ValueError as error:
+                self._fail(f'{name} gave a metric in on_update that the log cannot take: {error}')
         metrics.clear()
         for key, x in found.items():
-            if isinstance(x, Tensor):
-                metrics[key] = x.detach()
-            else:
-                metrics[key] = torch.tensor(float(x))
+            metrics[key] = x.detach()
 
     def _answers(self, event: str, *args: object) -> Iterator[tuple[str, Any]]:
         for name, method in self._methods[event]:
@@ -173,6 +181,28 @@ class GradientEvents(Observer):
         self._has_seen = True
         with listening(None):  # a run that a callback makes has callbacks of its own
             self._callbacks.call('on_gradient', self._job, optimizers, loss)
+
+
+class RunnerEvents(Observer):
+    """Shows callbacks with on_runner_rollout each rollout, where it is collected, and gives the run what they log.
+
+    Attributes: tell: calls copies of the callbacks in a runner; entries: what they logged since the last rollout.
+    """
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self.tell: TellRunner = partial(callbacks.only('on_runner_rollout').call, 'on_runner_rollout')
+        self.entries: list[Logged] = []
+
+    def watch(self, collector: Collector, envs: Sequence[AnyVectorEnv]) -> None:
+        """Calls the callbacks themselves, in a run without runners."""
+        view = RunnerView(0, envs)
+        tell = partial(self._callbacks.call, 'on_runner_rollout')
+        collector.watchers.append(lambda extras: self.entries.extend(view.see(tell, collector, extras)))
+
+    def after_rollout(self, job: RunView) -> None:
+        job.own_numbers.extend(self.entries)
+        self.entries.clear()
 
 
 def callback_problems(specs: object) -> Iterator[str]:

@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig
 from zoo.env.settings import EnvSettings
-from zoo.policy.metrics import summary
+from zoo.policy.metrics import scalar_metrics, summary
 from zoo.run.base_config import JobConfig
 from zoo.run.observers.base import Observer, Parts, RunView
 from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
@@ -155,10 +155,13 @@ def refuse_empty(buffer: Buffer) -> None:
 
 
 def mean_metrics(found: Sequence[Metrics]) -> Metrics:
-    """Merges each metric over the batches that gave it: the mean, for maxima the greatest, for minima the least."""
+    """Merges each metric over the batches that gave it: the mean, for maxima the greatest, for minima the least.
+
+    A metric that is a list of K numbers becomes K metrics, see `scalar_metrics`.
+    """
     values: dict[str, list[Tensor]] = {}
     for each in found:
-        for name, value in each.items():
+        for name, value in scalar_metrics(each).items():
             values.setdefault(name, []).append(value)
     return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}
 

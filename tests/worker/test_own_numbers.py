@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.pipeline import serial_pipeline
 from zoo.run.job import SerialJob
-from zoo.run.log.own_numbers import OwnNumbers, Reduction
+from zoo.worker.own_numbers import OwnNumbers, Reduction
 
 
 class TwoRanks(Ranks):
@@ -51,6 +51,21 @@ def test_window_has_the_last_numbers_and_lifetime_all() -> None:
     assert own.take() == {'a/window': 8.0, 'a/life': 9.0}  # (6 + 10) / 2
 
 
+def test_histogram_has_quantiles_of_the_numbers_since_the_last_line_or_of_a_window() -> None:
+    own = OwnNumbers()
+    own.add('x', [4.0, 0.0, 2.0, 1.0, 3.0], Reduction('histogram', None, False))
+    own.add('y', [9.0, 1.0], Reduction('histogram', 2, False))
+    want = {'own/x_min': 0.0, 'own/x_p25': 1.0, 'own/x_p50': 2.0, 'own/x_p75': 3.0, 'own/x_max': 4.0, 'own/x_mean': 2.0}
+    line = own.take()
+    assert {name: x for name, x in line.items() if 'x' in name[:5]} == want
+    own.add('y', 5.0, Reduction('histogram', 2, False))
+    line = own.take()
+    assert (line['own/y_min'], line['own/y_p50'], line['own/y_max']) == (1.0, 3.0, 5.0)  # of 1 and 5
+    assert 'own/x_p50' not in line and own.state_dict() == {}
+    own.add('x', [1.0, 2.0], Reduction('histogram', None, False))
+    assert own.take(TwoRanks())['own/x_p75'] == 2.0  # of 1, 1, 2, 2
+
+
 def test_lifetime_is_continued_by_a_resume_with_numbers_since_the_last_line() -> None:
     how = Reduction('mean', None, True)
     own = OwnNumbers()
@@ -77,9 +92,15 @@ def test_ranks_reduce_the_numbers_of_all() -> None:
     [
         ('learn/x', 1, Reduction('mean', None, False), "group 'learn' is that of zoo; use another group"),
         ('', 1, Reduction('mean', None, False), "got the name ''; give a text"),
-        ('x', 1, Reduction('median', None, False), "reduce='median'; use one of mean, sum, min, max, last"),  # type: ignore[arg-type]
+        ('x', 1, Reduction('median', None, False), "reduce='median'; use one of mean, sum, min, max, last, histogram"),  # type: ignore[arg-type]
         ('x', 1, Reduction('mean', 0, False), 'window=0; use a number of values from 1 on'),
         ('x', 1, Reduction('mean', 5, True), 'got window and lifetime; use one of the two'),
+        (
+            'x',
+            1,
+            Reduction('histogram', None, True),
+            "got reduce='histogram' and lifetime, which would keep all numbers",
+        ),
         ('x', 'far', Reduction('mean', None, False), "got 'far'; give a number, or a list or array of numbers"),
         ('x', None, Reduction('mean', None, False), 'got None; give a number'),
         ('x', '7', Reduction('mean', None, False), "got '7'; give a number"),
@@ -90,6 +111,17 @@ def test_what_the_log_cannot_take_is_refused_in_a_sentence(name: str, value: Any
     with pytest.raises(UserError) as error:
         OwnNumbers().add(name, value, how)
     assert words in str(error.value)
+
+
+def test_entries_of_a_runner_count_when_they_are_added() -> None:
+    own = OwnNumbers()
+    runner = OwnNumbers()
+    entries = [runner.checked('x', x, Reduction('sum', None, False)) for x in (1.0, [2.0, 3.0])]
+    assert runner.take() == {} and own.take() == {}
+    own.extend(entries)
+    assert own.take() == {'own/x': 6.0}
+    with pytest.raises(UserError, match="reduce='sum', window=None, lifetime=False before and now with reduce='mean'"):
+        own.add('x', 1, Reduction('mean', None, False))
 
 
 def test_one_name_has_one_reduction() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.core.errors import UserError, shown
 from zoo.core.ranks import ALONE, Ranks
 
-Reduce = Literal['mean', 'sum', 'min', 'max', 'last']
+Reduce = Literal['mean', 'sum', 'min', 'max', 'last', 'histogram']
 GROUPS_OF_ZOO = ('learn', 'collect', 'eval', 'env', 'time', 'cluster', 'agent', 'league')
 
 
@@ -58,42 +58,85 @@ class Reduction:
     lifetime: bool
 
 
+HISTOGRAM = {'min': 0.0, 'p25': 0.25, 'p50': 0.5, 'p75': 0.75, 'max': 1.0}
+"""The quantiles that the log has of a name that is reduced as a histogram, by the end of their names; and the mean."""
+
+
+class Logged(NamedTuple):
+    """One call of `log`, checked, in a form that travels from a runner to its learner. values: [N] f64."""
+
+    name: str
+    values: np.ndarray
+    how: Reduction
+
+
+class Since(NamedTuple):
+    """The numbers of one name for a line of the log. values: all of them, [N] f64, if they are reduced as a histogram."""
+
+    how: Reduction
+    fold: Fold
+    values: np.ndarray
+
+
 class OwnNumbers:
     """The numbers since the last line of the log, by name; of a lifetime or a window those before too."""
 
     def __init__(self) -> None:
         self._hows: dict[str, Reduction] = {}
         self._folds: dict[str, Fold] = {}  # since the last line
-        self._windows: dict[str, deque[float]] = {}
+        self._windows: dict[
+            str, deque[float]
+        ] = {}  # the last numbers; of a histogram without a window, those since the line
         self._lifetimes: dict[str, Fold] = {}  # until the last line, of all ranks
 
     def add(self, name: str, value: Any, how: Reduction) -> None:
         """Adds a number, or all of an array, under a name. Raises: UserError for what the log cannot take."""
+        self.extend([self.checked(name, value, how)])
+
+    def checked(self, name: str, value: Any, how: Reduction) -> Logged:
+        """The entry of a number, or of all of an array; does not add it. Raises: UserError for what the log cannot take."""
         full_name = _full_name(name)
-        before = self._hows.get(full_name)
-        if before is None:
+        if full_name not in self._hows:
             _check(name, how)
-            self._hows[full_name] = how
-            self._folds[full_name] = Fold()
-            self._windows[full_name] = deque(maxlen=how.window)
+        self._begin(full_name, how)
+        return Logged(full_name, _numbers(name, value), how)
+
+    def _begin(self, name: str, how: Reduction) -> None:
+        """Makes room for the numbers of a name. Raises: UserError if they are reduced in another way."""
+        before = self._hows.get(name)
+        if before is None:
+            self._hows[name] = how
+            self._folds[name] = Fold()
+            self._windows[name] = deque(maxlen=how.window)
         elif before != how:
             raise UserError(
                 f'job.log({name!r}) was called with {_words(before)} before and now with {_words(how)}; use one of the two'
             )
-        values = _numbers(name, value)
-        if not len(values):
-            return
-        if how.window is None:
-            self._folds[full_name].add(values)
-        else:
-            self._windows[full_name].extend(values.tolist())
+
+    def extend(self, entries: Iterable[Logged]) -> None:
+        """Adds checked numbers, maybe of a runner, in their order. Raises: UserError for another reduction than before."""
+        for name, values, how in entries:
+            self._begin(name, how)
+            if not len(values):
+                continue
+            if how.window is None and how.reduce != 'histogram':
+                self._folds[name].add(values)
+            else:
+                self._windows[name].extend(values.tolist())
 
     def take(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """The numbers of a line of the log, of all ranks together, which all make this call; begins the next line."""
         found = _merged(ranks.gather(self._since_line()))
         self._folds = {name: Fold() for name in self._hows}
-        line = {}
-        for name, (how, fold) in found.items():
+        for name, how in self._hows.items():
+            if how.reduce == 'histogram' and how.window is None:
+                self._windows[name].clear()
+        line: dict[str, float] = {}
+        for name, (how, fold, values) in found.items():
+            if how.reduce == 'histogram':
+                if len(values):
+                    line |= _histogram(name, values)
+                continue
             if how.lifetime:
                 whole = self._lifetimes.setdefault(name, Fold())
                 whole.merge(fold)
@@ -102,14 +145,15 @@ class OwnNumbers:
                 line[name] = fold.reduced(how.reduce)
         return line
 
-    def _since_line(self) -> dict[str, tuple[Reduction, Fold]]:
+    def _since_line(self) -> dict[str, Since]:
         """The numbers of each name for the next line, and how they are reduced; those of its window, if it has one."""
         found = {}
         for name, how in self._hows.items():
             fold = self._folds[name]
-            if self._windows[name]:
-                fold.add(np.array(self._windows[name]))
-            found[name] = how, fold
+            values = np.array(self._windows[name], dtype=np.float64)
+            if how.reduce != 'histogram' and len(values):
+                fold.add(values)
+            found[name] = Since(how, fold, values)
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,14 +169,22 @@ class OwnNumbers:
         self._lifetimes = {name: Fold(**values) for name, values in state.items()}
 
 
-def _merged(found: list[dict[str, tuple[Reduction, Fold]]]) -> dict[str, tuple[Reduction, Fold]]:
+def _merged(found: list[dict[str, Since]]) -> dict[str, Since]:
     """The numbers of all ranks, in their order."""
-    merged: dict[str, tuple[Reduction, Fold]] = {}
+    merged: dict[str, Since] = {}
     for of_rank in found:
-        for name, (how, fold) in of_rank.items():
-            whole = merged.setdefault(name, (how, Fold()))[1]
-            whole.merge(fold)
+        for name, (how, fold, values) in of_rank.items():
+            before = merged.get(name, Since(how, Fold(), values[:0]))
+            before.fold.merge(fold)
+            merged[name] = Since(how, before.fold, np.concatenate([before.values, values]))
     return merged
+
+
+def _histogram(name: str, values: np.ndarray) -> dict[str, float]:
+    """The quantiles and the mean of numbers [N], by their names in the log."""
+    quantiles = np.quantile(values, list(HISTOGRAM.values()))
+    line = {f'{name}_{end}': float(x) for end, x in zip(HISTOGRAM, quantiles, strict=True)}
+    return {**line, f'{name}_mean': float(values.mean())}
 
 
 def _full_name(name: str) -> str:
@@ -157,6 +209,10 @@ def _check(name: str, how: Reduction) -> None:
         raise UserError(f'job.log got window={shown(how.window)}; use a number of values from 1 on, or None')
     if how.window is not None and how.lifetime:
         raise UserError(f'job.log({name!r}) got window and lifetime; use one of the two')
+    if how.reduce == 'histogram' and how.lifetime:
+        raise UserError(
+            f"job.log({name!r}) got reduce='histogram' and lifetime, which would keep all numbers of the run; use window=N"
+        )
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
