@@ -78,9 +78,10 @@ def test_fields_that_need_a_wrapper_are_named_and_no_others() -> None:
         action_bins=3,
         prev_action=True,
         prev_reward=True,
+        observe_info=['lean'],
         wrappers=[dict],
         reward_weights=[1.0],
     )
-    names = 'action_mask window action_bins prev_action prev_reward wrappers reward_weights'.split()
+    names = 'action_mask window action_bins prev_action prev_reward observe_info wrappers reward_weights'.split()
     assert sorted(wrapper_fields(wrapped)) == sorted(f'env.{name}' for name in names)
     assert wrapper_fields(EnvConfig(id='CartPole-v1', action_mask='obs')) == []

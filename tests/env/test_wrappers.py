@@ -171,6 +171,57 @@ def test_prev_action_is_what_the_env_took_not_what_the_policy_said() -> None:
     assert obs['prev_action']['a'].tolist() == [[1.5, 2]] and obs['prev_action']['b']['0'].tolist() == [1]
 
 
+# --- entries of infos
+
+
+class LeanEnv(CountEnv):
+    """The info of step n has 100 n under 'lean', but none at step 2; a reset has -1 there. 'place' is [n, -n]."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, _ = super().reset(**kwargs)
+        return obs, {'lean': -1.0}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        n = float(obs[0]) - 10
+        info = {'place': np.array([n, -n]), 'parts': {'drag': n}}
+        if n != 2:
+            info['lean'] = 100 * n
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('how', 'mode'), HOWS)
+def test_info_of_a_step_is_seen_with_the_next_observation_and_never_across_an_end(how: str, mode: str) -> None:
+    env = make(LeanEnv, vectorization=how, autoreset=mode, observe_info=['lean'])
+    assert env.obs_space.spaces['info/lean'].shape == ()
+    seen, finals = shown(env, *([2, 2] for _ in range(4)))
+    first = {'obs': 10, 'info/lean': 0}
+    rows = [first, {'obs': 11, 'info/lean': 100}, {'obs': 12, 'info/lean': 0}]  # step 2 has none
+    last = {'obs': 13, 'info/lean': 300}
+    after = [last, first] if mode == 'next_step' else [first, {'obs': 11, 'info/lean': 100}]
+    assert seen == [*rows, *after]
+    assert finals == ([] if mode == 'next_step' else [last])
+
+
+def test_info_may_be_an_array_of_a_given_shape_or_an_entry_of_an_entry() -> None:
+    env = make(LeanEnv, n_env=1, observe_info={'place': [2], 'parts/drag': []}, window=2)
+    env.reset(0)
+    obs = env.step(torch.tensor([2])).obs
+    assert obs['info/place'].tolist() == [[[0.0, 0.0], [1.0, -1.0]]] and obs['info/parts/drag'].tolist() == [[0.0, 1.0]]
+
+
+def test_info_of_another_shape_is_refused_and_one_that_never_comes_is_named_once(caplog: Any) -> None:
+    with pytest.raises(
+        EnvContractError, match=r"entry 'place' of its info is of shape \(2,\), wanted a number; give env.obs"
+    ):
+        play(make(LeanEnv, observe_info=['place']), [0, 0])
+    play(make(LeanEnv, observe_info=['laen']), *([2, 2] for _ in range(6)))
+    assert [record.message.partition(', but')[0] for record in caplog.records if 'laen' in record.message] == [
+        "env 'tests.env.test_wrappers:LeanEnv': env.observe_info has 'laen'"
+    ]
+
+
 # --- together
 
 
@@ -187,9 +238,11 @@ def test_wrappers_compose_mask_then_before_then_window() -> None:
     assert check_env(EnvConfig(id='random_masks', window=2, prev_action=True, prev_reward=True), n_step=30) == []
 
 
-@pytest.mark.parametrize('field', ['window', 'prev_action', 'prev_reward'])
-def test_wrapped_env_keeps_the_contract(field: str) -> None:
-    assert check_env(EnvConfig(id=CountEnv, **{field: 2 if field == 'window' else True}), n_step=30) == []
+@pytest.mark.parametrize(
+    'field', [{'window': 2}, {'prev_action': True}, {'prev_reward': True}, {'observe_info': ['lean']}]
+)
+def test_wrapped_env_keeps_the_contract(field: Any) -> None:
+    assert check_env(EnvConfig(id=LeanEnv, **field), n_step=30) == []
 
 
 # --- actions in bins

@@ -21,6 +21,7 @@ OF_SINGLE_ENVS: dict[str, Any] = {
     'window': 1,
     'prev_action': False,
     'prev_reward': False,
+    'observe_info': [],
     'action_bins': None,
     'drop_obs': [],
     'info_columns': [],

@@ -306,7 +306,12 @@ def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any
 
 
 PASS = 'pass what the env gave'
-ADDED = {'prev_action': 'env.prev_action', 'prev_reward': 'env.prev_reward', 'window_mask': 'env.window'}
+ADDED = {
+    'prev_action': 'env.prev_action',
+    'prev_reward': 'env.prev_reward',
+    'window_mask': 'env.window',
+    'info': 'env.observe_info',  # info/lean and so on
+}
 """Entries that a config adds to the observations of an env, and the keys that do so."""
 
 
@@ -319,7 +324,8 @@ def _way_to_pass(given: Raw, required: list[str]) -> str:
     if not entries and set(required) - {ACTION_MASK} == {'obs'}:
         entries = {'obs'}  # an observation that is no Dict has this name beside the entries that zoo adds
     missing = [name for name in required if name not in entries]
-    keys = [ADDED[name] for name in missing if name in ADDED]
+    groups = dict.fromkeys(name.partition('/')[0] for name in missing)
+    keys = [ADDED[name] for name in groups if name in ADDED]
     if keys:
         return f'{" and ".join(keys)} of the config adds entries: pass what zoo.env.make_env gives for the section env'
     if missing != [ACTION_MASK]:

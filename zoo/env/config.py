@@ -100,6 +100,11 @@ class EnvConfig(Section):
     )
     prev_action: bool = Field(False, description="adds the action before, 'prev_action', to the observations")
     prev_reward: bool = Field(False, description="adds the reward before, 'prev_reward', to the observations")
+    observe_info: list[str] | dict[str, list[Count]] = Field(
+        [],
+        description="entries of the env's info that the policy sees with its next observation, as 'info/<entry>': names of "
+        'numbers, or {name: shape} for arrays; 0 where an episode begins, or a step has none',
+    )
     max_episode_steps: Count | None = Field(
         None, description="env steps per episode, at most; null: the env's own limit"
     )
@@ -213,6 +218,7 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
         'action_bins': cfg.action_bins is not None,
         'prev_action': cfg.prev_action,
         'prev_reward': cfg.prev_reward,
+        'observe_info': bool(cfg.observe_info),
         'wrappers': bool(cfg.wrappers),
         'reward_weights': cfg.reward_weights is not None,
     }

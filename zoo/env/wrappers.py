@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -29,12 +30,15 @@ from zoo.core.spaces import (
 from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
 from zoo.env.config import EnvConfig, MaskSource
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, raised_at, show_value
+from zoo.env.infos import entry_of
 from zoo.env.masks import WHAT, flat_mask, no_mask_error
 from zoo.env.validation import RAW_ERRORS, as_flag, check_obs
 
 OBS = 'obs'
 PREV_ACTION = 'prev_action'
 PREV_REWARD = 'prev_reward'
+INFO = 'info/'
+logger = logging.getLogger(__name__)
 MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
 Wrapper = str | dict[str, Any] | Callable[..., Any]
 """'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
@@ -232,6 +236,8 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
         env = MaskEnv(env, source, name)
     if cfg.prev_action or cfg.prev_reward:
         env = PrevEnv(env, cfg.prev_action, cfg.prev_reward, name)
+    if cfg.observe_info:
+        env = ObserveInfoEnv(env, shapes_of_infos(cfg), name)
     if cfg.window is not None:
         keep: tuple[str, ...] = (ACTION_MASK,)
         if source == 'off':
@@ -344,6 +350,78 @@ class PrevEnv(_EntriesEnv):
         if self._reward:
             added[PREV_REWARD] = np.asarray(reward, np.float32)
         return added
+
+
+def shapes_of_infos(cfg: EnvConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each entry of env.observe_info."""
+    if isinstance(cfg.observe_info, Mapping):
+        return {entry: tuple(shape) for entry, shape in cfg.observe_info.items()}
+    return {entry: () for entry in cfg.observe_info}
+
+
+class ObserveInfoEnv(_EntriesEnv):
+    """Adds entries of the info of the last step as 'info/<entry>'; zeros where an episode begins, or a step has no such entry.
+
+    If a whole episode has none of an entry, a warning is logged, once in a process.
+    """
+
+    warned: ClassVar[set[tuple[str, str]]] = set()  # names of envs and entries
+
+    def __init__(self, env: gymnasium.Env, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
+        self._shapes = shapes
+        self._name = name
+        self._seen: set[str] = set()
+        box = gymnasium.spaces.Box
+        added = {f'{INFO}{entry}': box(-np.inf, np.inf, shape, np.float32) for entry, shape in shapes.items()}
+        super().__init__(env, added, name)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
+        return self._with(obs, self._added({})), info
+
+    def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        added = self._added(info)
+        if len(self._seen) < len(self._shapes) and (
+            as_flag('terminated', terminated) or as_flag('truncated', truncated)
+        ):
+            self._warn_of_missing()
+        return self._with(obs, added), reward, terminated, truncated, info
+
+    def _added(self, info: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return {f'{INFO}{entry}': self._value(info, entry, shape) for entry, shape in self._shapes.items()}
+
+    def _value(self, info: Mapping[str, Any], entry: str, shape: tuple[int, ...]) -> np.ndarray:
+        value = entry_of(info, entry)
+        if value is None:
+            return np.zeros(shape, np.float32)
+        self._seen.add(entry)
+        try:
+            array = np.asarray(value, dtype=np.float32)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._other_value(entry, show_value(value), shape) from error
+        if array.shape != shape:
+            raise self._other_value(entry, f'of shape {array.shape}', shape)
+        return array
+
+    def _other_value(self, entry: str, words: str, shape: tuple[int, ...]) -> BrokenContractError:
+        wanted = 'a number'
+        if shape:
+            wanted = f'an array of numbers of shape {shape}'
+        do = f'give env.observe_info its shape, {{{entry}: [3]}}, or leave it out'
+        return BrokenContractError(f'the entry {entry!r} of its info is {words}', wanted, do)
+
+    def _warn_of_missing(self) -> None:
+        """Warns of entries that no step of an episode had."""
+        for entry in self._shapes:
+            if entry not in self._seen and (self._name, entry) not in self.warned:
+                self.warned.add((self._name, entry))
+                logger.warning(
+                    'env %r: env.observe_info has %r, but no step of an episode had an entry of that name in its info: the '
+                    'policy sees 0; correct the name, or ignore this if it is rare',
+                    self._name,
+                    entry,
+                )
 
 
 def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:

@@ -104,8 +104,10 @@ class Session:
         return lambda obs, state: draw(obs, state, generator)
 
     def _before(self, n_env: int, begins: Raw) -> State:
-        if self.state is None or self._mode.initial_state is None:
+        if self._mode.initial_state is None:
             return None
+        if self.state is None:
+            return self._mode.initial_state(n_env)
         n = len(first_leaf(self.state))
         if n != n_env:
             raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')

@@ -286,7 +286,7 @@ TEXTS = {
     'name of a folder, which a file cannot choose: see root_of': r'exp_name|logger\.root',
     'path that a run which continues does not read': r'init_from',
     'names and patterns of entries': r'init_from_keys|policy\.learn\.freeze|policy\.model\.(actor|critic)_obs|'
-    r'env\.(info_columns|drop_obs|ends\.(bootstrap_if|terminal_if))|logger\.info_(step_)?keys',
+    r'env\.(info_columns|observe_info|drop_obs|ends\.(bootstrap_if|terminal_if))|logger\.info_(step_)?keys',
     'options of an env, in which names of code are found': r'env\.(game|kwargs|schedule)',
     'keys of the section env, each of its class': r'policy\.eval\.(env|sets)',
     'name of a device': r'policy\.device',
