@@ -26,7 +26,7 @@ def main() -> None:
                 model=dict(hidden_sizes=[64, 64], activation='tanh'),
                 learn=dict(learning_rate=args.lr, batch_size=args.minibatch, epoch_per_collect=args.epochs),
                 collect=dict(n_step=args.rollout),
-                eval=dict(eval_freq=args.every, n_episode=args.episodes),
+                eval=dict(eval_freq=10**9, n_episode=args.episodes),  # beside the one at the end of each stage
             ),
             logger=dict(root=folder, tensorboard=False, console='off'),
         )

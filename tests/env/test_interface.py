@@ -11,6 +11,7 @@ import torch
 from tests.envs import LimitEnv, LimitVectorEnv
 from zoo.core.data import final_rows
 from zoo.env import EnvConfig, EnvContractError, StepBlock, make_vector_env
+from zoo.env.interface import SINGLE_STEPS, SingleSteps
 
 MODES = {
     'same_step': dict(vectorization='sync', autoreset='same_step'),
@@ -110,3 +111,31 @@ def test_block_rows_are_views_and_obs_has_one_more() -> None:
         assert block.obs[2].eq(7).all() and block.obs.sum() == 7 * 8 and block.steps.obs[1].eq(7).all()
         assert block.steps.is_reset is not None and block.steps.is_reset[1].all()
         assert block.rows[0].raw_reward is None and block.steps.raw_reward is None
+
+
+def test_steps_results_that_are_kept_stay_as_they_were() -> None:
+    """obs counts 1, 2, 3, 4, 5 and begins anew with 0 at the step whose true last observation is 5 (same_step)."""
+    env = make_vector_env(EnvConfig(id='tests.envs:limit_env', **MODES['same_step']), 2)
+    env.reset(0)
+    kept = [env.step(torch.tensor([0, 1])) for _ in range(3 * SINGLE_STEPS)]
+    counted = [[(t + 1) % 5] * 2 for t in range(3 * SINGLE_STEPS)]
+    assert [step.obs.flatten().tolist() for step in kept] == counted
+    assert [t for t, step in enumerate(kept) if step.final_obs is not None] == list(range(4, 3 * SINGLE_STEPS, 5))
+    assert all(step.final_obs.flatten().tolist() == [5.0, 5.0] for step in kept[4::5])
+
+
+@pytest.mark.parametrize(('n_number', 'n_step'), [(1, SINGLE_STEPS), (10_000, 6), (1_000_000, 1)])
+def test_memory_of_single_steps_is_bounded(n_number: int, n_step: int) -> None:
+    """Of n_number float32 observations an env: 10,000 of them are 40,006 bytes a step with reward and flags, 262,144 // 40,006 = 6."""
+    made = []
+
+    def make(n: int) -> StepBlock:
+        made.append(StepBlock(n, torch.zeros(1, n_number)))
+        return made[-1]
+
+    steps = SingleSteps(make)
+    for _ in range(2):
+        block, t, row = steps.next()
+    assert (block, t) == (made[1], 0)
+    assert row['obs'].data_ptr() == block.steps.obs.data_ptr()
+    assert len(block.rows) == n_step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from zoo.core.data import Finals, Obs, Timestep, Tree, first_leaf, map_tensors, unbind_rows
+from zoo.core.data import Finals, Obs, Timestep, Tree, first_leaf, leaves, map_tensors, unbind_rows
 from zoo.core.spaces import Space
 from zoo.env.errors import EnvError
 
@@ -127,6 +127,36 @@ class StepBlock:
         self.finals.clear()
 
 
+SINGLE_STEPS = 32  # in one block of memory
+SINGLE_STEPS_BYTES = 1 << 18  # at most: a result that is kept keeps the memory of its whole block
+
+
+class SingleSteps:
+    """Memory for the results of single steps, each in memory of its own; a block of it serves several steps.
+
+    Args: make: makes a StepBlock of the env, given the number of steps.
+    """
+
+    def __init__(self, make: Callable[[int], StepBlock]) -> None:
+        self._make = make
+        self._block: StepBlock | None = None
+        self._rows: Iterator[tuple[int, dict[str, Any]]] = iter(())
+        self._n_step = 1
+
+    def next(self) -> tuple[StepBlock, int, dict[str, Any]]:
+        """A block without `finals`, the number of its row that is to be written, and the fields of that row, views of it."""
+        found = next(self._rows, None)
+        if self._block is None or found is None:
+            self._block = self._make(self._n_step)
+            columns = self._block.columns()
+            n_byte = sum(x.numel() * x.element_size() for _, x in leaves(columns)) // self._n_step
+            self._n_step = max(1, min(SINGLE_STEPS, SINGLE_STEPS_BYTES // n_byte))
+            self._rows = enumerate(unbind_rows(columns))
+            found = next(self._rows)
+        self._block.finals.clear()
+        return self._block, *found
+
+
 class EnvCommand(NamedTuple):
     """A command to one env. name: of an attribute or method; 'a.b.c' is the attribute c of its attribute a.b."""
 
@@ -152,6 +182,7 @@ class AnyVectorEnv(ABC):
     steps_async: bool = False
     requested_infos: tuple[str, ...] = ()
     info_columns: tuple[str, ...] = ()
+    _steps: SingleSteps | None = None
 
     @abstractmethod
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
@@ -163,14 +194,15 @@ class AnyVectorEnv(ABC):
         Raises: EnvContractError if an env returns an invalid result, such as an observation of another shape; EnvError if a
           worker died or hung. Exceptions of the env's own code pass through, with a note.
         """
-        block = self.block(1)
+        if self._steps is None:
+            self._steps = SingleSteps(self.block)
+        block, t, row = self._steps.next()
         self.send(action)
-        info = self.receive(block, 0) or {}
+        info = self.receive(block, t) or {}
         final_obs = final_index = None
         for _, index, obs in block.finals:
             final_obs = map_tensors(torch.from_numpy, obs)
             final_index = torch.from_numpy(index)
-        row: dict[str, Any] = {name: map_tensors(lambda x: x[0], tree) for name, tree in block.columns().items()}
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     @abstractmethod
