@@ -99,7 +99,7 @@ def test_ppo_in_one_page_has_the_parameters_of_zoo_after_three_rollouts(tmp_path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('seed', [0, 1, 2])
+@pytest.mark.parametrize('seed', [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_ppo_in_one_page_solves_cartpole(seed: int) -> None:
     page = runpy.run_path(str(EXAMPLES / 'ppo_in_one_page.py'))
     _, n_end = page['train'](seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -280,6 +280,23 @@ def trained(policy: Any, batches: list[Any], code: Code | None = None) -> dict[s
     return parameters(policy)
 
 
+Eager = Callable[[Code | None, Code | None], dict[str, Tensor]]
+
+
+@pytest.fixture(scope='module')
+def eager(batches: list[dict[str, Any]]) -> Eager:
+    """Parameters after eager steps with code from the beginning, or put at its place after the first update."""
+
+    @cache
+    def found(first: Code | None, later: Code | None) -> dict[str, Tensor]:
+        with pytest.MonkeyPatch.context() as patch:
+            parameters_after = trained(learner('eager', first, patch), batches, later)
+        nn.modules.module._global_forward_hooks.clear()
+        return parameters_after
+
+    return found
+
+
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
@@ -292,14 +309,12 @@ def test_each_place_of_the_list_is_tried_here() -> None:
 @pytest.mark.parametrize('is_late', [False, True], ids=['from the beginning', 'after an update'])
 @pytest.mark.parametrize('code', CODE, ids=lambda code: f'{code.place}, {getattr(code.put, "__name__", "")}')
 def test_code_at_a_place_runs_as_in_eager_steps_or_is_refused_by_name(
-    code: Code, is_late: bool, executor: str, batches: list[Any], monkeypatch: pytest.MonkeyPatch
+    code: Code, is_late: bool, executor: str, batches: list[Any], eager: Eager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal to eager steps up to rounding: the difference that the code makes is above 1e-3, the tolerance 1e-5."""
     first, later = (None, code) if is_late else (code, None)
-    plain = trained(learner('eager', None, monkeypatch), batches)
-    want = trained(learner('eager', first, monkeypatch), batches, later)
-    assert distance(plain, want) > 1e-3
-    nn.modules.module._global_forward_hooks.clear()
+    want = eager(first, later)
+    assert distance(eager(None, None), want) > 1e-3
 
     def found() -> dict[str, Tensor]:
         return trained(learner(executor, first, monkeypatch), batches, later)

@@ -99,7 +99,7 @@ def command(tmp_path: Path, *words: str) -> dict:
     return record
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @linux
 def test_kills_lose_nothing(tmp_path: Path) -> None:
     record = command(tmp_path, 'kills', '--n', '2')
