@@ -261,6 +261,7 @@ PHASE_REGISTRY: Registry[Any] = Registry(
 INTRINSIC_REGISTRY: Registry[Any] = Registry(
     'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
 )
+CONSTRAINT_REGISTRY: Registry[Any] = Registry('constraint', 'zoo.constraints', ('zoo.policy.options.constraint',))
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
 OPTION_REGISTRY: Registry[Any] = Registry('update option', 'zoo.update_options')
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
@@ -303,6 +304,7 @@ COMPONENTS: dict[str, Registry[Any]] = {
     'policy.learn.draw': DRAW_REGISTRY,
     'policy.learn.phase': PHASE_REGISTRY,
     'policy.learn.intrinsic': INTRINSIC_REGISTRY,
+    'policy.learn.constraint': CONSTRAINT_REGISTRY,
     'policy.learn.plasticity': PLASTICITY_REGISTRY,
     'policy.learn.options': OPTION_REGISTRY,
     'policy.collect.estimator': ESTIMATOR_REGISTRY,

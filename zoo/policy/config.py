@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
@@ -16,6 +17,7 @@ from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
 from zoo.config.section import LEFT_OUT, Filled, Job, OldKey, Section, is_section, value_at
 from zoo.core.errors import UserError, around
 from zoo.core.registry import (
+    CONSTRAINT_REGISTRY,
     CORRECTION_REGISTRY,
     DRAW_REGISTRY,
     ESTIMATOR_REGISTRY,
@@ -217,6 +219,44 @@ class PenaltyConfig(Section):
         return self
 
 
+def _checked_encoder(spec: Any) -> Any:
+    from zoo.model.encoder import checked_spec  # few runs have one
+
+    return checked_spec(spec, 'policy.learn.constraint.encoder')
+
+
+class ConstraintConfig(Section):
+    """Options that all kinds of `policy.learn.constraint` have, in addition to their own."""
+
+    limits: dict[str, float] = Field(
+        min_length=1,
+        description='limits of the mean cost of an episode, by the names of costs in the infos of steps: {cost: 25} limits the '
+        "sum of info['cost']",
+    )
+    discount_factor: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description='gamma of the advantages of costs, per env step; null: policy.collect.discount_factor'
+    )
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description='lambda of the advantages of costs; null: policy.collect.gae_lambda'
+    )
+    encoder: Annotated[str | dict[str, Any], AfterValidator(_checked_encoder)] = Field(
+        'auto', description='network of the critic of costs; as policy.model.encoder'
+    )
+    hidden_sizes: list[Annotated[int, Field(ge=1, le=1 << 20)]] = Field(
+        [64, 64], min_length=1, description='widths of an encoder for vectors'
+    )
+    critic_learning_rate: Positive = Field(1e-3, description="Adam's step size of the critic of costs")
+    critic_batch_size: int = Field(256, ge=1, description='rows of its gradient steps')
+    critic_epochs: int = Field(4, ge=1, description='its passes over each rollout')
+
+    @model_validator(mode='after')
+    def _has_limits(self) -> ConstraintConfig:
+        for name, limit in self.limits.items():
+            if not 0 <= limit < math.inf:
+                raise ValueError(f'limits.{name} is {limit:g} but a limit of costs must be a number of at least 0.')
+        return self
+
+
 class ActorCriticLearnConfig(LearnConfig):
     """Base of the sections `policy.learn` of PPO and PPG.
 
@@ -253,6 +293,11 @@ class ActorCriticLearnConfig(LearnConfig):
     )
     intrinsic: component_of(INTRINSIC_REGISTRY, 'policy.learn.intrinsic') | None = Field(  # type: ignore[valid-type]
         None, description='a reward for what is new, by name or as {type: name, its options}; null: none'
+    )
+    constraint: component_of(CONSTRAINT_REGISTRY, 'policy.learn.constraint', ConstraintConfig) | None = Field(  # type: ignore[valid-type]
+        None,
+        description="limits on costs that envs report in infos, by {type: 'lagrange' or 'pid', limits: {cost: 25}, its options}; "
+        'null: none',
     )
     plasticity: component_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
         None,

@@ -100,7 +100,9 @@ def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     return torch.cat([critic(*part) for part in parts])
 
 
-NO_INPUT = frozenset(('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat', 'is_step', 'intrinsic_adv'))
+NO_INPUT = frozenset(
+    ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat', 'is_step', 'intrinsic_adv', 'cost_adv')
+)
 """Columns of samples that no gradient step reads."""
 
 

@@ -174,6 +174,7 @@ def _resolve(
         raise ConfigError([_of_source(problem, before, label) for problem in error.problems]) from None
     _check_storable(config)
     fill_schedules(config)
+    fill_info_columns(config)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     problems = list(cross_check(validate(schema, config)))  # with the derived values
     if problems:
@@ -375,6 +376,14 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
         )
     collect |= {'n_step': n_step, 'n_sample': n_step * n_env}
     return filled
+
+
+def fill_info_columns(config: dict[str, Any]) -> None:
+    """Adds the costs that a constraint limits to the infos that are stored."""
+    limits = value_at(config, 'policy.learn.constraint.limits')
+    if isinstance(limits, dict):
+        columns = config['env']['info_columns']
+        columns += [name for name in limits if name not in columns]
 
 
 def fill_schedules(config: dict[str, Any]) -> None:

@@ -282,6 +282,7 @@ def test_tracker_is_reached_with_consent(tmp_path: Path, uri: str, monkeypatch: 
 TEXTS = {
     'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|distribution)|buffer\.type|pipeline|'
     r'policy\.(learn|collect)\.(surrogate|proximal|correction|value_loss|penalties|optimizer|draw|phase|intrinsic|'
+    r'constraint|'
     r'plasticity|options|estimator|exploration)',
     'name of a folder, which a file cannot choose: see root_of': r'exp_name|logger\.root',
     'path that a run which continues does not read': r'init_from',
@@ -291,7 +292,7 @@ TEXTS = {
     'keys of the section env, each of its class': r'policy\.eval\.(env|sets)',
     'name of a device': r'policy\.device',
     'name of a metric': r'stop\.metric',
-    'registered component inside of another one': r'policy\.learn\.intrinsic\.encoder|policy\.model\.encoder\.(encoders|join)',
+    'registered component inside of another one': r'policy\.learn\.(intrinsic|constraint)\.encoder|policy\.model\.encoder\.(encoders|join)',
     'names of layers': r'policy\.learn\.plasticity\.layers',
     'names of policies and agents': r'agents\.(train|score)',
 }

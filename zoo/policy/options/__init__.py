@@ -21,6 +21,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('reward_norm', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
     ('value_norm', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
+    ('constraint', 'Constraint', lambda policy: policy.cfg.learn.constraint is not None and policy.explores),
     ('off_policy_correction', 'RecentPolicy', lambda policy: _proximal(policy) == 'recent'),
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'ChosenDraw', lambda policy: name_of(policy.cfg.learn.draw) != 'shuffle'),

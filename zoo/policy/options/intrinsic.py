@@ -18,19 +18,19 @@ from torch import Tensor, nn
 
 from zoo.config.components import make_component
 from zoo.config.section import Section
-from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
+from zoo.core.data import Columns, Metrics, Obs, Rollout, map_tensors, send, split_rows
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, rank_count_text, weight_scale
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
-from zoo.core.spaces import WINDOW_MASK, Space, empty_obs, leaf_spaces, window_len
+from zoo.core.spaces import Space
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
-from zoo.model.inputs import DictInput, has_windows, make_input, real_entries
 from zoo.model.layers import Layers, ValueHead, Width
+from zoo.model.normalized_input import NormalizedInput
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import gae_data, gae_estimate
 from zoo.rl_utils.init import orthogonal
-from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd, discounted_sum
+from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -163,8 +163,8 @@ class RND:
     def set_ranks(self, ranks: Ranks) -> None:
         """Learns together with other ranks from now on: gradients and statistics include the samples of all ranks."""
         self._ranks = self._optimizer.ranks = ranks
-        for statistics in (*self.networks.obs_statistics, self.networks.returns):
-            statistics.ranks = ranks
+        self.networks.set_ranks(ranks)
+        self.networks.returns.ranks = ranks
 
     def forget(self, envs: slice) -> None:
         """Resets the sums of errors of these envs, whose episodes were lost."""
@@ -256,22 +256,11 @@ class RND:
         return mean * (weight.mean() * weight_scale(weight, self._ranks))
 
 
-class RNDNetworks(nn.Module):
+class RNDNetworks(NormalizedInput):
     """Fixed random target network, predictor, critic of intrinsic returns, and statistics of observations and returns."""
 
     def __init__(self, cfg: RNDConfig, obs_space: Space) -> None:
-        super().__init__()
-        self.input = make_input(obs_space)
-        seen = self.input(empty_obs(obs_space, (1,)))
-        shapes = {name: tuple(x.shape[1:]) for name, x in (seen.items() if isinstance(seen, dict) else [('', seen)])}
-        n = window_len(obs_space)
-        windows = {
-            name for name, leaf in leaf_spaces(obs_space) if n and name != WINDOW_MASK and leaf.shape[:1] == (n,)
-        }
-        self.obs_statistics = nn.ModuleList(
-            (WindowMeanStd if name in windows else RunningMeanStd)(shape, clip=OBS_CLIP)
-            for name, shape in shapes.items()
-        )
+        super().__init__(obs_space, OBS_CLIP)
         self.returns = RunningMeanStd(clip=cfg.reward_clip)
         given = Inherited(hidden_sizes=cfg.hidden_sizes, activation='relu')
         target, predictor, critic = (build_encoder(cfg.encoder, obs_space, given, ENCODER) for _ in range(3))
@@ -289,30 +278,3 @@ class RNDNetworks(nn.Module):
     def value(self, obs: Obs) -> Tensor:
         """Values [N] of the critic of intrinsic returns."""
         return self.critic(self.encoder_inputs(obs))
-
-    def update_statistics(self, obs: Obs, weight: Tensor) -> None:
-        """Updates the statistics with the observations [N, *O] that have a weight [N] above 0."""
-        each: Any
-        for each, stage, (_, x) in zip(self.obs_statistics, self._stages(), leaves(self.input(obs)), strict=True):
-            if isinstance(each, WindowMeanStd):
-                each.update_places(x, real_entries(stage, x, obs[WINDOW_MASK]), weight)
-            else:
-                each.update(x, weight)
-
-    def encoder_inputs(self, obs: Obs) -> Any:
-        """The inputs of the encoders, normalised; empty places of windows are 0."""
-        statistics = iter(zip(self.obs_statistics, self._stages(), strict=True))
-
-        def normalised(x: Tensor) -> Tensor:
-            each, stage = next(statistics)
-            if not has_windows(each):
-                return each(x)
-            return each(x).masked_fill(~real_entries(stage, x, obs[WINDOW_MASK]), 0.0)
-
-        return map_tensors(normalised, self.input(obs))
-
-    def _stages(self) -> list[nn.Module]:
-        """The input stage of each leaf of an observation."""
-        if isinstance(self.input, DictInput):
-            return [stage for _, stage in self.input.named_stages()]
-        return [self.input]

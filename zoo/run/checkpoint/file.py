@@ -408,7 +408,7 @@ An example is `state_dict()` of a torch.optim.Optimizer. Tuples are loaded as li
 """
 MAX_NUMBER = 2**128
 """Bound for numbers in the state of a policy or buffer: numpy's generators have integers of 128 bits."""
-ALL_OR_NOTHING = re.compile('learn/(plasticity|intrinsic)/')
+ALL_OR_NOTHING = re.compile('learn/(plasticity|intrinsic|constraint)/')
 """State of options that only some runs have: a file has all of it or none."""
 RESETTABLE = re.compile(  # state that is reset if a file lacks it, each number separately
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'

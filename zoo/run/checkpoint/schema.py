@@ -156,7 +156,12 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
     """
     was, now = (x if isinstance(x, dict) else {} for x in (run.config['policy'].get('learn'), policy.get('learn')))
     keys = [('model/', 'value_loss'), ('learn/optimizer/', 'optimizer'), ('learn/optimizer/', 'freeze')]
-    keys += [('learn/intrinsic/', 'intrinsic'), ('learn/plasticity/', 'plasticity'), ('learn/aux_', 'aux_window')]
+    keys += [
+        ('learn/intrinsic/', 'intrinsic'),
+        ('learn/plasticity/', 'plasticity'),
+        ('learn/constraint/', 'constraint'),
+        ('learn/aux_', 'aux_window'),
+    ]
     first = {'value_loss': 'mse', 'optimizer': 'adam', 'freeze': []}  # for runs from before these keys existed
     found = {'model/': ''}  # if the model differs, the moments of the optimiser do too
     for prefix, key in keys:
