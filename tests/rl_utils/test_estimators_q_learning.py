@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.rl_utils import q_error, q_target
+from zoo.rl_utils import q_error, q_target, quantile_error
 
 
 def test_double_target_takes_the_argmax_of_the_choosing_network() -> None:
@@ -73,3 +73,48 @@ def test_row_without_weight_may_have_any_target(target: float) -> None:
 def test_half_precision_does_not_overflow() -> None:
     loss, _ = q_error(torch.tensor([[300.0]]).half(), torch.tensor([0]), torch.tensor([-300.0]).half())
     assert loss.item() == 180_000
+
+
+@pytest.mark.parametrize(
+    ('delta', 'loss', 'slope'),
+    [
+        # theta 0 and 1 at the levels 1/4 and 3/4, targets 1/2 and 3: differences .5, 3 and -.5, 2
+        # delta 1: huber .125, 2.5 and .125, 1.5. Row 1: (.25 * .125 + .25 * 2.5) / 2; row 2: (.25 * .125 + .75 * 1.5) / 2
+        (1.0, 0.328125 + 0.578125, [-(0.25 * 0.5 + 0.25) / 2, -(-0.25 * 0.5 + 0.75) / 2]),
+        # delta 2: huber / 2 is .0625, 2 and .0625, 1
+        (
+            2.0,
+            (0.25 * 0.0625 + 0.25 * 2 + 0.25 * 0.0625 + 0.75) / 2,
+            [-(0.25 * 0.25 + 0.25) / 2, -(-0.25 * 0.25 + 0.75) / 2],
+        ),
+        # absolute: .5, 3 and .5, 2
+        (None, (0.25 * 3.5 + 0.25 * 0.5 + 0.75 * 2) / 2, [-0.25, -(-0.25 + 0.75) / 2]),
+    ],
+)
+def test_quantile_error_by_hand(delta: float | None, loss: float, slope: list[float]) -> None:
+    theta = torch.tensor([[0.0, 1.0], [7.0, 7.0]], dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([[0.5, 3.0], [torch.inf, 0.0]], dtype=torch.float64)
+    weight = torch.tensor([2.0, 0.0], dtype=torch.float64)
+    found = quantile_error(theta, target, weight, delta)
+    (gradient,) = torch.autograd.grad(found, theta)
+    assert found.item() == pytest.approx(loss, abs=1e-15)  # 2 * loss / 2 rows; the row of weight 0 counts nothing
+    assert gradient.tolist() == [pytest.approx(slope, abs=1e-15), [0.0, 0.0]]
+
+
+def test_quantile_error_is_least_at_the_quantiles_of_the_targets() -> None:
+    target = torch.linspace(0, 1, 401, dtype=torch.float64).unsqueeze(0)  # levels 1/4 and 3/4 of a uniform distribution
+
+    def loss(*theta: float) -> float:
+        return quantile_error(torch.tensor([theta], dtype=torch.float64), target).item()
+
+    least = loss(0.25, 0.75)
+    assert all(loss(0.25 + a, 0.75 + b) > least for a, b in ((0.02, 0), (-0.02, 0), (0, 0.02), (0, -0.02)))
+
+
+def test_quantile_error_refuses_other_shapes() -> None:
+    with pytest.raises(
+        ValueError, match=r'theta has shape \(2, 3\) and target \(1, 3\); give both as \[N, quantiles\]'
+    ):
+        quantile_error(torch.zeros(2, 3), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r'huber_delta is -1.0 but must be above 0; give None for the absolute error'):
+        quantile_error(torch.zeros(1, 3), torch.zeros(1, 3), None, -1.0)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         gae_return as gae_return,
         q_error as q_error,
         q_target as q_target,
+        quantile_error as quantile_error,
     )
     from zoo.rl_utils.losses import (
         ppg_data as ppg_data,
@@ -64,7 +65,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.rl_utils.distributions.categorical': 'Categorical',
         'zoo.rl_utils.distributions.composite': 'Bernoulli Composite MultiCategorical',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
-        'zoo.rl_utils.estimators': 'gae_result gae_return q_error q_target',
+        'zoo.rl_utils.estimators': 'gae_result gae_return q_error q_target quantile_error',
         'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',
         'zoo.rl_utils.normalizer': 'RunningMeanStd',
         'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',

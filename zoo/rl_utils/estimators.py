@@ -224,3 +224,40 @@ def q_error(
     if weight is not None:
         error = torch.where(weight > 0, error * weight, 0.0)
     return error.mean(), taken
+
+
+def quantile_error(
+    theta: Tensor, target: Tensor, weight: Tensor | None = None, huber_delta: float | None = None
+) -> Tensor:
+    """The quantile Huber loss of QR-DQN, averaged over the rows.
+
+    u_ij = target_j - theta_i,   tau_i = (2 i + 1) / (2 K),   i from 0
+    loss = mean(weight * sum over i of mean over j of |tau_i - [u_ij < 0]| huber(u_ij) / delta);  without delta |u_ij| alone
+
+    Args: theta: [N, K], quantiles of the return of the actions taken; target: [N, J], of reward + discount * the return after
+      it; weight: [N], at least 0, None: 1, a row of weight 0 may have any target; huber_delta: > 0, or None.
+    Returns: a 0-dim tensor with a gradient in theta alone.
+    Raises: ValueError if two shapes do not match, there are no rows, or huber_delta <= 0.
+    Source: Dabney et al. 2018, arXiv:1710.10044, eq. 9 and 10 and algorithm 1.
+    """
+    if theta.dim() != 2 or target.dim() != 2 or len(theta) != len(target):
+        raise ValueError(
+            f'theta has shape {tuple(theta.shape)} and target {tuple(target.shape)}; give both as [N, quantiles], with one N'
+        )
+    check_shape('weight', weight, 'theta', theta.shape[:1])
+    check_not_empty('theta', theta)
+    if huber_delta is not None and not huber_delta > 0:
+        raise ValueError(f'huber_delta is {huber_delta} but must be above 0; give None for the absolute error')
+    theta = wide(theta)
+    difference = wide(target.detach()).unsqueeze(1) - theta.unsqueeze(2)  # [N, K, J]
+    if weight is not None:
+        difference = torch.where((weight > 0).view(-1, 1, 1), difference, 0.0)
+    size = difference.abs()
+    if huber_delta is not None:
+        size = torch.where(size <= huber_delta, 0.5 * size * size / huber_delta, size - 0.5 * huber_delta)
+    n = theta.shape[1]
+    tau = (torch.arange(n, dtype=theta.dtype, device=theta.device) + 0.5) / n
+    error = ((tau.view(-1, 1) - (difference.detach() < 0).to(theta.dtype)).abs() * size).mean(2).sum(1)
+    if weight is not None:
+        error = error * weight
+    return error.mean()

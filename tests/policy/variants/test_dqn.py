@@ -15,6 +15,7 @@ from tests.policy_envs import TWO_ACTIONS, clone, differing, job_config, make_po
 from zoo.core.data import Rollout
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
+from zoo.model.q_head import quantiles_of
 from zoo.policy.base import Policy
 from zoo.policy.variants.dqn import n_step_transition
 from zoo.rl_utils import Categorical
@@ -120,6 +121,37 @@ def test_step_is_the_gradient_of_the_huber_loss_by_hand(delta: float | None, los
     assert all(x.dim() == 0 for x in metrics.values())
 
 
+@pytest.mark.parametrize(('double', 'wanted'), [(True, [8.0, 1.5, 7.0]), (False, [9.0, 1.5, 8.0])])
+def test_targets_of_quantiles_by_hand(double: bool, wanted: list[float]) -> None:
+    # in every state the network has the quantiles 0, 1 of action 0 and 2, 5 of action 1, the target network 10, 24 and 30, 0
+    policy = dqn(double=double, n_quantile=2)
+    for model, bias in ((policy.model, [0.0, 1.0, 2.0, 5.0]), (policy.target_model, [10.0, 24.0, 30.0, 0.0])):
+        with torch.no_grad():
+            model.policy_head.advantage.weight.zero_()
+            model.policy_head.advantage.bias.copy_(torch.tensor(bias))
+    # double: the network prefers action 1 (3.5 > .5). Action 0: target 1 + .5 * (30, 0), mean 8.5, and Q = .5. Terminal: 2, and
+    # Q = 3.5. The time limit: 3 + .5 * (30, 0), mean 10.5, and Q = 3.5
+    # without: the target network prefers action 0 (17 > 15): means 1 + 8.5 and 3 + 8.5
+    assert errors(policy) == pytest.approx(wanted)
+
+
+def test_quantiles_of_the_taken_action_learn_the_two_values_of_a_coin() -> None:
+    policy = dqn(n_quantile=2, dueling=True, batch_size=None, learning_rate=3e-2, huber_delta=None)
+    obs = torch.zeros(64, 1)
+    batch = {
+        'obs': obs,
+        'action': torch.ones(64, dtype=torch.int64),
+        'reward': torch.tensor([1.0, 3.0]).repeat(32),
+        'discount': torch.zeros(64),
+        'next_obs': obs,
+    }
+    for _ in range(300):
+        policy.learn_mode.forward(dict(batch))
+    quantiles = quantiles_of(policy.model, obs[:1])[0, 1]
+    assert quantiles.tolist() == pytest.approx([1.0, 3.0], abs=0.1)  # the levels 1/4 and 3/4 of a coin of 1 and 3
+    assert policy.model.compute_actor(obs[:1])[0, 1].item() == pytest.approx(2.0, abs=0.1)
+
+
 def test_transitions_of_three_steps_stop_at_ends_and_look_past_time_limits() -> None:
     # rows 1 (terminal) and 3 (time limit) end episodes; gamma is .5
     data = {
@@ -180,15 +212,16 @@ def test_rows_of_weight_zero_change_nothing() -> None:
     assert not differing(a, b)
 
 
+@pytest.mark.parametrize('n_quantile', [None, 3])
 @pytest.mark.parametrize('double', [True, False])
-def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool) -> None:
+def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool, n_quantile: int | None) -> None:
     space = Dict({'x': NUMBER, ACTION_MASK: MultiBinary((3,))})
-    policy = make_policy(
-        space, Discrete(3), type='dqn', learn=dict(double=double, batch_size=None), collect=dict(eps=0.9)
-    )
+    learn = dict(double=double, batch_size=None, n_quantile=n_quantile)
+    policy = make_policy(space, Discrete(3), type='dqn', learn=learn, collect=dict(eps=0.9))
     with torch.no_grad():
-        policy.model.policy_head.bias[0] = 100.0  # the forbidden action looks best
-        policy.target_model.policy_head.bias[0] = 100.0
+        for head in (policy.model.policy_head, policy.target_model.policy_head):
+            layer = head if n_quantile is None else head.advantage
+            layer.bias[: n_quantile or 1] = 100.0  # the forbidden action looks best
     mask = torch.tensor([[False, True, True]]).expand(200, 3)
     obs = {'x': torch.zeros(200, 1), ACTION_MASK: mask}
     acted = policy.collect_mode.forward(obs, None)['action']

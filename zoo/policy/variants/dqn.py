@@ -1,4 +1,8 @@
-"""Policy 'dqn': deep Q-learning (Mnih et al. 2015) with double-Q targets (van Hasselt et al. 2016, arXiv:1509.06461)."""
+"""Policy 'dqn': deep Q-learning (Mnih et al. 2015) with double-Q targets (van Hasselt et al. 2016, arXiv:1509.06461).
+
+Its head may be dueling (Wang et al. 2016, arXiv:1511.06581) and give quantiles of the return (QR-DQN, Dabney et al. 2018,
+arXiv:1710.10044).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,12 @@ from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Discrete
 from zoo.model.check import actor_parameters
+from zoo.model.q_head import quantiles_of, use_q_head
 from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
 from zoo.policy.hooks import gradient_ready
 from zoo.policy.network_policy import NetworkPolicy
 from zoo.rl_utils.distributions.categorical import Categorical
-from zoo.rl_utils.estimators import n_step, q_error, q_target
+from zoo.rl_utils.estimators import n_step, q_error, q_target, quantile_error
 from zoo.rl_utils.exploration import epsilon_greedy
 from zoo.rl_utils.gae import gae_data
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -73,10 +78,45 @@ def q_step(
     target = q_target(part['reward'], part['discount'], value, choice)
     weight = part.get('weight')
     loss, q = q_error(model.compute_actor(part['obs']), part['action'], target, weight, cfg.huber_delta)
+    return _descend(optimizer, loss, q, target, weight, cfg.grad_clip)
+
+
+def quantile_step(
+    model: Any, target_model: Any, optimizer: FlatOptimizer, part: Mapping[str, Any], cfg: DQNLearnConfig
+) -> tuple[Metrics, Tensor]:
+    """One gradient step on `quantile_error`, of models with a `QHead`. Args, Returns: as of `q_step`; Q is the mean of quantiles."""
+    with torch.no_grad():
+        value = quantiles_of(target_model, part['next_obs'])  # [n, A, K]
+        chooser = target_model
+        if cfg.double:
+            chooser = model
+        best = chooser.compute_actor(part['next_obs']).argmax(-1)  # with -inf for forbidden actions
+        discount = part['discount'].unsqueeze(-1)
+        rest = torch.where(discount > 0, discount * _of_action(value, best), 0.0)
+        target = part['reward'].unsqueeze(-1) + rest  # [n, K]
+    theta = _of_action(quantiles_of(model, part['obs']), part['action'])
+    weight = part.get('weight')
+    loss = quantile_error(theta, target, weight, cfg.huber_delta)
+    mean = target.mean(-1)
+    q = theta.mean(-1)
+    if weight is not None:
+        q = torch.where(weight > 0, q, mean)
+    return _descend(optimizer, loss, q, mean, weight, cfg.grad_clip)
+
+
+def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:
+    """The quantiles of one action of each row: [n, A, K], [n] -> [n, K]."""
+    return quantiles.take_along_dim(action.view(-1, 1, 1), 1).squeeze(1)
+
+
+def _descend(
+    optimizer: FlatOptimizer, loss: Tensor, q: Tensor, target: Tensor, weight: Tensor | None, grad_clip: float | None
+) -> tuple[Metrics, Tensor]:
+    """One step on a loss. Returns: its metrics; |Q - target| [n]."""
     optimizer.zero_grad()
     loss.backward()
     gradient_ready([optimizer], loss)
-    norm, q, error = optimizer.step(cfg.grad_clip), q.detach(), (q.detach() - target).abs()
+    norm, q, error = optimizer.step(grad_clip), q.detach(), (q.detach() - target).abs()
     # a row that only reset an env has no Q-value
     if weight is None:
         share = None
@@ -101,7 +141,20 @@ class DQNLearnConfig(LearnConfig):
     target_freq: int = Field(200, ge=1, description='gradient steps between moves of the target network')
     tau: float = Field(1.0, gt=0, le=1, description='share of the way that it then moves; .005 with target_freq 1')
     huber_delta: float | None = Field(
-        1.0, gt=0, description='error beyond which its loss is linear; null: squared error'
+        1.0,
+        gt=0,
+        description='error beyond which its loss is linear; null: squared error, of quantiles the absolute one',
+    )
+    dueling: bool = Field(
+        False,
+        description='the head has a stream for the value of the state and one for the advantages of actions, each with the '
+        'hidden layers of actor_head',
+    )
+    n_quantile: int | None = Field(
+        None,
+        ge=2,
+        le=10_000,
+        description='quantiles of the return that the head gives for each action, as QR-DQN (50 to 200); null: its mean',
     )
 
 
@@ -154,6 +207,10 @@ class DQNPolicy(NetworkPolicy):
                 f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or leave "
                 'policy.model.recurrent out'
             )
+        learn = self.cfg.learn
+        if learn.dueling or learn.n_quantile is not None:
+            use_q_head(self._model, self.action_space.n, learn.n_quantile or 1, learn.dueling)
+            self._model.to(self.device)
         self.dist = Categorical(self.action_space.n)  # the logits are Q-values; the model's own distribution is ignored
 
     def check_fields(self) -> None:
@@ -190,6 +247,9 @@ class DQNPolicy(NetworkPolicy):
         self.optimizers = {'all': self._optimizer}
         self.target_model: Any = copy.deepcopy(self._model).requires_grad_(False)
         self._n_step = 0  # gradient steps so far
+        self._step: Any = q_step
+        if self.cfg.learn.n_quantile is not None:
+            self._step = quantile_step
 
     def _follow_model(self) -> None:
         self.target_model.load_state_dict(self._model.state_dict())
@@ -204,7 +264,7 @@ class DQNPolicy(NetworkPolicy):
         self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
         for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
             with self._mode.steps(self.seed, self._n_step):
-                steps.append(q_step(self._model, self.target_model, self._optimizer, part, cfg))
+                steps.append(self._step(self._model, self.target_model, self._optimizer, part, cfg))
             self._n_step += 1
             if self._n_step % cfg.target_freq == 0:  # the target network moves by the share tau
                 states = (network.state_dict().values() for network in (self.target_model, self._model))
