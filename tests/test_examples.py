@@ -22,7 +22,9 @@ NOTEBOOK_RUNNER = Path(__file__).parents[1] / 'docs' / 'site' / 'notebooks.py'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
 SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys('my_env my_vector_env my_wrappers my_model my_masks memory my_memory my_surrogate'.split(), 2_048),
-    **dict.fromkeys('my_encoder my_advantage own_updates my_evaluation curriculum watch my_game'.split(), 2_048),
+    **dict.fromkeys(
+        'my_encoder my_advantage own_updates my_evaluation curriculum watch my_game my_cell'.split(), 2_048
+    ),
     **dict.fromkeys('my_gaussian device_env own_sink own_stop rpo pfo chain my_constraint'.split(), 4_096),
     'dcpg': 24_576,
     'policy_gradient': 8_192,

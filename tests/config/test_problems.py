@@ -298,7 +298,7 @@ def test_forms_that_a_sentence_gives_are_taken(entry: ZooKey) -> None:
         ('num_learners', 'in zoo it is `cluster.learner_num`; under Ray; without it `torchrun '),
         (
             'use_attention',
-            'there is no attention; a memory is `policy.model.recurrent` with the cells lstm, gru and mingru',
+            'attention to the past is the cell trxl of `policy.model.recurrent`',
         ),
         ('input', '`zoo pretrain --demos FILE` imitates demonstrations first'),
         ('save_model', '`zoo export` writes a policy for other programs'),

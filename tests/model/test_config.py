@@ -42,7 +42,7 @@ OF_BOTH: list[tuple[dict[str, Any], list[str]]] = [
     (dict(actor_head=[0]), ['policy.model.actor_head', 'integers >= 1']),
     (dict(actor_obs=[]), ['policy.model.actor_obs', 'a list of one or more texts or null;']),
     (dict(sde_sample_freq=0), ['policy.model.sde_sample_freq', '>= 1']),
-    (dict(recurrent=dict(cell='rnn')), ['policy.model.recurrent.cell', "'lstm', 'gru', 'mingru'"]),
+    (dict(recurrent=dict(cell='rnn')), ['policy.model.recurrent.cell', "unknown cell 'rnn'", 'lstm, mingru, trxl']),
     (dict(recurrent=dict(hidden_size=0)), ['policy.model.recurrent.hidden_size', '>= 1']),
     (dict(recurrent=dict(n_layers=2)), ['policy.model.recurrent.n_layers', 'n_layer']),
     (dict(recurrent=dict(critic=1)), ['policy.model.recurrent.critic', 'true or false']),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.model.config import CellName
-from zoo.model.recurrent import CELLS, GRU, LSTM, MAX_LANES, PIECE, Cell, Core, Lanes, MinGRU, Resets
+from zoo.config.section import validate
+from zoo.core.errors import UserError
+from zoo.core.registry import CELL_REGISTRY
+from zoo.model import VACConfig
+from zoo.model.config import RecurrentConfig
+from zoo.model.recurrent import GRU, LSTM, MAX_LANES, PIECE, Core, Lanes, MemoryCell, MinGRU, Resets
 
-cells = pytest.mark.parametrize('cell', CELLS)
+cells = pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
 N_IN, N = 5, 4
 
 
@@ -185,10 +189,6 @@ def test_the_initial_state_is_zeros_of_each_layer_and_the_type_of_the_parameters
 SIZES = {'lstm': 4 * 64 * (32 + 64 + 1), 'gru': 3 * 64 * (32 + 64 + 2), 'mingru': 2 * 64 * (32 + 1)}
 
 
-def test_cells_are_those_that_the_config_names() -> None:
-    assert tuple(CELLS) == get_args(CellName)
-
-
 @cells
 def test_parameters_are_those_of_the_gates_and_nothing_else_is_saved(cell: str) -> None:
     made = Core(32, cell, 64)
@@ -198,8 +198,7 @@ def test_parameters_are_those_of_the_gates_and_nothing_else_is_saved(cell: str) 
 
 @cells
 def test_what_is_remembered_stays_for_a_while_at_the_start(cell):
-    made = CELLS[cell](N_IN, N)
-    assert isinstance(made, Cell)
+    made = CELL_REGISTRY.get(cell)(N_IN, N)
     gate, sign = {LSTM: (slice(N, 2 * N), 1), GRU: (slice(N, 2 * N), 1), MinGRU: (slice(0, N), -1)}[type(made)]
     bias = made.bias.detach().clone()
     # lstm: 1 / (1 + e^-1) = .7311; the others: u / (u + 1) for u = 1, 11, 21, 31
@@ -245,3 +244,61 @@ def test_bf16_is_the_same_to_its_precision_and_has_a_gradient(cell, share):
     torch.testing.assert_close(step.float(), whole[0], rtol=0, atol=0.05)
     feature.float().square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in made.parameters())
+
+
+# ---- a cell of one's own
+
+
+class LeakyConfig(RecurrentConfig):
+    """Section of the cell `Leaky`."""
+
+    keep: float = 0.5
+
+
+class Leaky(MemoryCell):
+    """h' = keep * h + x; the state is h."""
+
+    config = LeakyConfig
+
+    def __init__(self, n_hidden: int, keep: float) -> None:
+        super().__init__(n_hidden, n_hidden)
+        self.keep = nn.Parameter(torch.tensor(keep))
+
+    @classmethod
+    def make(cls, n_in: int, cfg: LeakyConfig) -> Leaky:
+        return cls(cfg.hidden_size, cfg.keep)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = self.keep * state + x
+        return state, state
+
+
+class Sectionless(nn.Module):
+    """A cell that extends no class of zoo."""
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    CELL_REGISTRY.register('leaky', module=Leaky)
+    CELL_REGISTRY.register('sectionless', module=Sectionless)
+    yield
+    for name in ('leaky', 'sectionless'):
+        del CELL_REGISTRY.entries[name], CELL_REGISTRY.places[name]
+
+
+@pytest.mark.usefixtures('registered')
+def test_registered_cell_has_its_section_and_needs_only_a_step() -> None:
+    """With x = 1: h = 1, 1.25 and, after a reset, 1."""
+    cfg = validate(VACConfig, {'recurrent': {'cell': 'leaky', 'hidden_size': 1, 'keep': 0.25}}, 'policy.model')
+    made = Core(1, config=cfg.recurrent)
+    first = torch.tensor([[False], [False], [True]])
+    feature, state = made(torch.ones(3, 1, 1), made.initial_state(1), first)
+    assert feature.flatten().tolist() == [1, 1.25, 1] and state.tolist() == [[1]]
+
+
+@pytest.mark.usefixtures('registered')
+def test_cell_without_a_section_is_refused_by_name() -> None:
+    with pytest.raises(
+        UserError, match=r"cell 'sectionless' of .* needs a class below RecurrentConfig; let the cell extend"
+    ):
+        validate(VACConfig, {'recurrent': {'cell': 'sectionless'}}, 'policy.model')

@@ -15,7 +15,7 @@ from zoo.agents.compaction import Pending, Steps, compacted, drop_pending, needs
 from zoo.agents.layout import ACTS, REWARD, ROWS, Layout
 from zoo.agents.rows import Acted, ActionJoin, Owners, PolicyRows, TableRollout, outcomes, steps_of
 from zoo.agents.self_play import League
-from zoo.backend.executor import Acting
+from zoo.backend.executor import Acting, RecordingActing
 from zoo.core.data import Rollout, State, Timestep, map_tensors
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.spaces import Space
@@ -101,6 +101,8 @@ class _PartActing:
         self._index = index
         self._to_env = mode.env_action
         self.acting: Acting = mode.start(rows.obs, first)
+        if isinstance(self.acting, RecordingActing):
+            self.acting.keep_whole_states()  # rows wait for their turns: a record of steps says too little
         self.initial = self.acting.state
         self.has_state = self.initial is not None
 

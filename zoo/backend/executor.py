@@ -25,11 +25,13 @@ from zoo.core.data import (
     Metrics,
     Obs,
     State,
+    StateRecorder,
     first_leaf,
     keeps_state,
     leaf_items,
     leaves,
     map_tensors,
+    recorder_of,
     send,
     unbind_rows,
 )
@@ -52,7 +54,7 @@ class Acting(Protocol):
 
     Attributes:
       output: the outputs for each row, in blocks [T, B, ...]; they exist once the first rollout has begun, and are reused.
-        If the model has a recurrent state, 'state' is the state after the row.
+        If the model has a recurrent state, 'state' is the state after the row, or what a `StateRecorder` keeps of it.
       state: the recurrent state of the B envs before the next row; None for a model without one. It may be set.
       restart: optional, ([B] bool) -> None: sets the state of these envs to that at the start of an episode.
       restarts_after: optional, (blocks [T, B] bool) -> None: `step` does so itself after a row that one of them marks.
@@ -205,10 +207,15 @@ class ForwardActing:
     def begin(self) -> None:
         """Nothing to prepare."""
 
+    def _to_keep(self, output: dict[str, Any]) -> dict[str, Any]:
+        """The part of the outputs that goes to the blocks."""
+        return output
+
     def step(self, t: int) -> Tensor:
         obs = map_tensors(lambda x, aligned: x if aligned else x.clone(), self._obs_rows[t], self._are_aligned[t])
         output = self._forward(obs, self.state)
         self.state = output.get('state')
+        output = self._to_keep(output)
         if not self._rows:
             for name, x in leaves(output):
                 if x.shape[:1] != (self._n_env,):
@@ -222,6 +229,38 @@ class ForwardActing:
         for rows, (_, x) in zip(self._rows, leaf_items(output), strict=True):
             rows[t].copy_(x)
         return self._actions[t]
+
+
+class RecordingActing(ForwardActing):
+    """`ForwardActing` that keeps a part of the states, by a `StateRecorder`: 'state' of its output is what this recorded.
+
+    Args: recorder: of the model; the others: of `ForwardActing`.
+    """
+
+    def __init__(
+        self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None, recorder: StateRecorder
+    ) -> None:
+        super().__init__(forward, obs, initial_state)
+        self._recorder: StateRecorder | None = recorder
+
+    def keep_whole_states(self) -> None:
+        """Keeps the whole state after each row from now on; called before the first rollout."""
+        self._recorder = None
+
+    def _to_keep(self, output: dict[str, Any]) -> dict[str, Any]:
+        if self._recorder is None:
+            return output
+        return {**output, 'state': self._recorder.record(output['state'])}
+
+
+def acting_by(
+    forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None, model: nn.Module
+) -> ForwardActing:
+    """Acting by a forward function of a model, which keeps its states as the model says, see `recorder_of`."""
+    recorder = recorder_of(model)
+    if recorder is None:
+        return ForwardActing(forward, obs, initial_state)
+    return RecordingActing(forward, obs, initial_state, recorder)
 
 
 def _is_aligned(x: Tensor) -> bool:

@@ -150,6 +150,11 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
                 given.setdefault(old.new, old.plain)
         return given
 
+    @classmethod
+    def chosen_by(cls, data: Mapping[str, Any]) -> type[Section]:
+        """The section class for these values of a field of this type: here this one, in others one that a value names."""
+        return cls
+
     def __getitem__(self, key: str) -> Any:
         if key not in self:
             raise KeyError(key)
@@ -488,7 +493,7 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     sections = sections_of(field.annotation)
     if isinstance(value, dict) and sections:
         best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))
-        return section_problems(best, value, where, known) or [
+        return section_problems(best.chosen_by(value), value, where, known) or [
             f'{where} is {shown(value, 120)}: {item["msg"].removeprefix("Value error, ")}'
         ]
     if is_section(field):

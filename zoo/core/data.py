@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -59,7 +59,8 @@ class Transition(TypedDict, total=False):
     is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or the env failed in this episode
     # [T, B] bool, traj_flag is set only because the rollout has no more steps of this row; of agents that wait for turns
     is_open: Tensor
-    state: State  # [T, B, ...], the recurrent state after the row; only for models with one
+    # [T, B, ...], the recurrent state after the row, or what a `StateRecorder` keeps of it; only for models with one
+    state: State
     is_first: Tensor  # [T, B] bool, an episode begins with the row; only together with `state`
 
 
@@ -146,6 +147,22 @@ def final_rows(finals: Finals, obs: Obs) -> tuple[Obs, Tensor]:
     return rows, torch.from_numpy(np.concatenate(index))
 
 
+class StateRecorder(Protocol):
+    """Keeps a part of the recurrent states of a rollout, and makes the states where they are needed, as where sequences begin.
+
+    A model whose state is large and changes little with a row returns one from its method `state_recorder`.
+    """
+
+    def record(self, state: State) -> State:
+        """What is kept of the states after a row, [B, ...] -> [B, ...], a tree with the same names."""
+
+    def restore(self, before: State, records: State, is_first: Tensor, t: Tensor, b: Tensor) -> State:
+        """The states after rows (t, b) of a rollout, [N] int64 each -> [N, ...]; t is -1 for the state before row 0.
+
+        Args: before: the states before row 0, [B, ...]; records: [T, B, ...]; is_first: an episode begins with the row, [T, B].
+        """
+
+
 @dataclass
 class Rollout:
     """Transitions of B envs over T steps, and the observations that follow them.
@@ -157,6 +174,7 @@ class Rollout:
     final_index: [K, 2] int64, (t, b) of these ends.
     successor: [T, B, *O], the true next observation of every row, if the envs return it (envs on a device); K is then 0.
     state: the recurrent state before row 0, [B, ...]; None for a model without one.
+    recorder: keeps the states of the rows: `data['state']` is what it recorded; None: it is the whole states.
     """
 
     data: Transition
@@ -165,13 +183,27 @@ class Rollout:
     final_index: Tensor
     successor: Obs | None = None
     state: State = None
+    recorder: StateRecorder | None = None
 
     def to(self, device: torch.device) -> Rollout:
         """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
         if first_leaf(self.last_obs).device == device:
             return self
-        trees: Any = {name: tree if tree is None else to_device(tree, device) for name, tree in vars(self).items()}
-        return Rollout(**trees)
+        parts = {name: tree for name, tree in vars(self).items() if name != 'recorder'}
+        trees: Any = {name: tree if tree is None else to_device(tree, device) for name, tree in parts.items()}
+        return Rollout(**trees, recorder=self.recorder)
+
+    def states_after(self, t: Tensor, b: Tensor) -> State:
+        """The recurrent states after the rows (t, b), [N] int64 each -> [N, ...]; t is -1 for the state before row 0."""
+        records = self.data['state']
+        if self.recorder is not None:
+            return self.recorder.restore(self.state, records, self.data['is_first'], t, b)
+
+        def taken(after: Tensor, before: Tensor) -> Tensor:
+            is_start = (t < 0).view(-1, *[1] * (before.dim() - 1))
+            return torch.where(is_start, before[b].to(after.device), after[t.clamp(min=0), b])
+
+        return map_tensors(taken, records, self.state)
 
     def next_obs(self) -> Obs:
         """The true next observation of every row, [T, B, *O]."""
@@ -187,6 +219,14 @@ class Rollout:
 def keeps_state(model: object) -> bool:
     """Whether a model keeps a state between steps: it has a method `initial_state`, which a model without one may set to None."""
     return callable(getattr(model, 'initial_state', None))
+
+
+def recorder_of(model: object) -> StateRecorder | None:
+    """The recorder of a model whose method `state_recorder` gives one; None: rollouts keep whole states."""
+    make = getattr(model, 'state_recorder', None)
+    if make is None:
+        return None
+    return make()
 
 
 Path = tuple[str, ...]

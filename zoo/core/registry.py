@@ -201,6 +201,9 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
         'zoo.model.encoder': 'flat mlp multi simba',
     },
 )
+CELL_REGISTRY: Registry[Any] = Registry(
+    'cell', 'zoo.cells', {'zoo.model.attention': 'trxl', 'zoo.model.recurrent': 'gru lstm mingru'}
+)
 ENV_REGISTRY: Registry[Any] = Registry(
     'env',
     'zoo.envs',

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from zoo.config.section import ConfigError, Section
+from zoo.config.section import ConfigError, Section, is_class, validate
 from zoo.core.errors import unknown_name
-from zoo.core.registry import DISTRIBUTION_REGISTRY
+from zoo.core.registry import CELL_REGISTRY, DISTRIBUTION_REGISTRY
 from zoo.model.encoder import EncoderSpec
 from zoo.model.images import Precision
 from zoo.model.inputs import OBS_CLIP
@@ -17,8 +18,6 @@ from zoo.model.layers import Activation, Width
 Arch = Literal['dual', 'detach', 'shared']
 """'dual': the critic is a separate network; 'detach': a head on the actor's network, which its gradient does not enter;
 'shared': a head on the actor's network, which its gradient enters."""
-CellName = Literal['lstm', 'gru', 'mingru']
-"""Names of the recurrent cells; `CELLS` in zoo/model/recurrent.py has their classes."""
 OF_DISTRIBUTION = (
     'log_std_init',
     'log_std_max',
@@ -30,15 +29,48 @@ OF_DISTRIBUTION = (
 """Fields that some action distributions read and others do not."""
 
 
-class RecurrentConfig(Section):
-    """Section `policy.model.recurrent`."""
+RECURRENT = 'policy.model.recurrent'
 
-    cell: CellName = Field('lstm', description="kind of memory; 'mingru' runs over a sequence in parallel")
+
+class RecurrentConfig(Section):
+    """Section `policy.model.recurrent`, without the fields that a cell adds in a section class of its own, below this one."""
+
+    cell: str = Field(
+        'lstm', description='kind of memory, a registered name; mingru and trxl run over a sequence in parallel'
+    )
     hidden_size: int = Field(
         64, ge=1, le=1_000_000, description='numbers that a layer remembers, and its features; 64 to 512'
     )
     n_layer: int = Field(1, ge=1, le=1_000, description='layers on top of each other; 1 or 2')
     critic: bool = Field(True, description='the critic has a memory too; false: it sees the present alone')
+
+    @classmethod
+    def chosen_by(cls, data: Mapping[str, Any]) -> type[Section]:
+        """The section class of the cell that these values name."""
+        name = data.get('cell', cls.model_fields['cell'].default)
+        if not isinstance(name, str) or name not in CELL_REGISTRY:
+            return cls
+        section = getattr(CELL_REGISTRY.get(name), 'config', None)
+        if not is_class(section, RecurrentConfig):
+            raise ConfigError(
+                f'cell {name!r} of {CELL_REGISTRY.where(name)} has the config {section!r} but needs a class below '
+                'RecurrentConfig; let the cell extend zoo.model.MemoryCell, whose config that is.'
+            )
+        return section
+
+    @field_validator('cell')
+    @classmethod
+    def _is_registered(cls, name: str) -> str:
+        if name not in CELL_REGISTRY:
+            raise ConfigError(f'{RECURRENT}.cell: {unknown_name("cell", name, CELL_REGISTRY.names())}')
+        return name
+
+
+def _with_cell(given: Any) -> Any:
+    """The section of a memory with the fields of its cell; anything that is no dict is left to the check of its type."""
+    if type(given) is not dict:
+        return given
+    return validate(RecurrentConfig.chosen_by(given), given, RECURRENT)
 
 
 class ActorCriticConfig(Section):
@@ -61,8 +93,9 @@ class ActorCriticConfig(Section):
     )
     actor_head: list[Width] = Field([], description='widths of hidden layers between the encoder and the policy')
     critic_head: list[Width] = Field([], description='widths of hidden layers between the encoder and the value')
-    recurrent: RecurrentConfig | None = Field(
-        None, description='memory between encoder and heads, {cell, hidden_size, n_layer, critic}; null: none'
+    recurrent: Annotated[RecurrentConfig | None, BeforeValidator(_with_cell)] = Field(
+        None,
+        description='memory between encoder and heads, {cell, hidden_size, n_layer, critic, fields of the cell}; null: none',
     )
     actor_obs: list[str] | None = Field(
         None, min_length=1, description='entries of the observation that the actor sees; null: all'

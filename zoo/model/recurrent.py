@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from torch.nn.functional import linear
 from zoo.config.section import Section
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
+from zoo.core.registry import CELL_REGISTRY
 from zoo.core.spaces import Space
 from zoo.model.actor_critic import PPG, VAC, Networks
-from zoo.model.config import ActorCriticConfig, CellName, PPGModelConfig, VACConfig
+from zoo.model.config import ActorCriticConfig, PPGModelConfig, RecurrentConfig, VACConfig
 from zoo.model.layers import ValueHead
 from zoo.rl_utils.gae import linear_scan
 
@@ -100,31 +101,74 @@ class Lanes:
         self.at = (rows * self.n_lane + lane).flatten()
 
 
-class Cell(nn.Module, ABC):
-    """One layer of memory over features [.., n_in]; its state is one row of numbers, [B, n_state].
+class MemoryCell(nn.Module, ABC):
+    """One layer of memory over features [.., n_in], registered in CELL_REGISTRY; its state is a row of numbers, [B, n_state].
 
-    `Core` makes each cell of `CELLS` as `cls(n_in, n_hidden)`: a subclass has a constructor with these two arguments, which
-    gives this one the number of gates and the size of the state, and sets initial values of weight_x. A state of zeros is
-    that at the start of an episode.
+    A state of zeros is that at the start of an episode. `Core` makes each layer by `make`. A cell that has fields of its own in
+    `policy.model.recurrent` names their section class, below `RecurrentConfig`, as `config`, and reads them in `make`.
+    If `keeps_whole` is false, a rollout keeps only `record(state)` of the state after each of its rows; the states with which
+    sequences begin are made from these by `restore`. That is for large states of which a row changes a small part.
+
+    Args: n_hidden: width of its features; n_state: numbers of one env's state.
+    """
+
+    config: ClassVar[type[RecurrentConfig]] = RecurrentConfig
+    keeps_whole: ClassVar[bool] = True
+
+    def __init__(self, n_hidden: int, n_state: int) -> None:
+        super().__init__()
+        self.n_hidden = n_hidden
+        self.n_state = n_state
+
+    @classmethod
+    def make(cls, n_in: int, cfg: RecurrentConfig) -> MemoryCell:
+        """A layer with inputs [.., n_in], by the section of its memory."""
+        made: Callable[[int, int], MemoryCell] = cls
+        return made(n_in, cfg.hidden_size)
+
+    @abstractmethod
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """x [B, n_in], state [B, n_state] -> features [B, n_hidden] and the next state."""
+
+    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        """x [L, B, n_in], state before row 0 -> features [L, B, n_hidden] and the state after the last row."""
+        features = []
+        for row, keep in zip(x.unbind(0), resets.keep(x.dtype), strict=True):
+            feature, state = self.step(row, state if keep is None else state * keep)
+            features.append(feature)
+        return torch.stack(features), state
+
+    def record(self, state: Tensor) -> Tensor:
+        """The part of the state after a row that `restore` needs, [.., n_state] -> [.., n_record]."""
+        return state
+
+    def restore(self, rows: RecordedRows, t: Tensor, b: Tensor) -> Tensor:
+        """The states after rows (t, b), [N] int64 each -> [N, n_state]; t is -1 for the state before row 0."""
+        raise NotImplementedError(f'{type(self).__name__} has keeps_whole false, so it needs `restore`')
+
+
+class RecordedRows(NamedTuple):
+    """A rollout as a layer of memory recorded it: the state before row 0, and of the rows what `record` gave.
+
+    before: [B, n_state]. records: [T, B, n_record]. is_first: [T, B] bool, an episode begins with the row.
+    """
+
+    before: Tensor
+    records: Tensor
+    is_first: Tensor
+
+
+class Cell(MemoryCell):
+    """A layer of memory with gates, made as `cls(n_in, n_hidden)`: a subclass sets the initial values of weight_x.
 
     Args: n_in: width of its inputs; n_hidden: width of its features; n_gate: gates, each with n_hidden rows of weight_x and bias;
       n_state: numbers of one env's state.
     """
 
     def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
-        super().__init__()
-        self.n_hidden = n_hidden
-        self.n_state = n_state
+        super().__init__(n_hidden, n_state)
         self.weight_x = nn.Parameter(torch.empty(n_gate * n_hidden, n_in))
         self.bias = nn.Parameter(torch.zeros(n_gate * n_hidden))
-
-    @abstractmethod
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, n_in], state [B, n_state] -> features [B, n_hidden] and the next state."""
-
-    @abstractmethod
-    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
-        """x [L, B, n_in], state before row 0 -> features [L, B, n_hidden] and the state after the last row."""
 
 
 class GatedCell(Cell):
@@ -155,6 +199,7 @@ class GatedCell(Cell):
         return torch.stack(features), state
 
 
+@CELL_REGISTRY.register('lstm')
 class LSTM(GatedCell):
     """Gates i, f, g, o as in torch: c' = f * c + i * g, h' = o * tanh(c'); the state is h, then c.
 
@@ -212,6 +257,7 @@ class LSTM(GatedCell):
         return feature, state
 
 
+@CELL_REGISTRY.register('gru')
 class GRU(GatedCell):
     """Gates r, z, n as in torch: n = tanh(x_n + r * (W_n h + b_n)), h' = (1 - z) * n + z * h; the state is h.
 
@@ -234,6 +280,7 @@ class GRU(GatedCell):
         return state, state
 
 
+@CELL_REGISTRY.register('mingru')
 class MinGRU(Cell):
     """h' = (1 - z) * h + z * n, where z = sigmoid(W_z x + b_z) and n = W_n x + b_n; the state is h.
 
@@ -266,25 +313,34 @@ class MinGRU(Cell):
         return feature, feature[-1]
 
 
-CELLS: dict[CellName, Callable[[int, int], Cell]] = {'lstm': LSTM, 'gru': GRU, 'mingru': MinGRU}
-"""Classes of cells, (n_in, n_hidden) -> cell, by the name that `policy.model.recurrent.cell` gives them."""
-
-
 class Core(nn.Module):
-    """Stacked recurrent layers between an encoder and its heads.
+    """Stacked layers of memory between an encoder and its heads.
 
-    Attributes: n_feature: width of its features. n_state: numbers of one env's state.
+    Args: cell, hidden_size, n_layer: as in `policy.model.recurrent`; config: this section, in place of the three.
+    Attributes: n_feature: width of its features. n_state: numbers of one env's state. keeps_whole: whether a rollout keeps the
+      whole state after each row, see `MemoryCell`.
     """
 
     value_gain: ClassVar[float] = 1.0
 
-    def __init__(self, n_in: int, cell: CellName = 'lstm', hidden_size: int = 64, n_layer: int = 1) -> None:
+    def __init__(
+        self,
+        n_in: int,
+        cell: str = 'lstm',
+        hidden_size: int = 64,
+        n_layer: int = 1,
+        config: RecurrentConfig | None = None,
+    ) -> None:
         super().__init__()
-        widths = [n_in, *[hidden_size] * (n_layer - 1)]
-        self.layers = nn.ModuleList([CELLS[cell](n, hidden_size) for n in widths])
+        cls: type[MemoryCell] = CELL_REGISTRY.get(cell if config is None else config.cell)
+        if config is None:
+            config = cls.config(cell=cell, hidden_size=hidden_size, n_layer=n_layer)
+        widths = [n_in, *[config.hidden_size] * (config.n_layer - 1)]
+        self.layers = nn.ModuleList([cls.make(n, config) for n in widths])
         cells: Any = self.layers
-        self.n_feature = hidden_size
+        self.n_feature = config.hidden_size
         self.n_state = sum(each.n_state for each in cells)
+        self.keeps_whole = cls.keeps_whole
 
     def initial_state(self, n_env: int) -> Tensor:
         """Zeros [n_env, n_state]."""
@@ -300,20 +356,55 @@ class Core(nn.Module):
         resets = None
         if first is not None:
             resets = Resets(first)
-        parts: tuple[Tensor, ...] = (state,)
-        if len(self.layers) > 1:
-            parts = state.chunk(len(self.layers), -1)
         states = []
         cell: Any
-        for cell, part in zip(self.layers, parts, strict=True):
+        for cell, part in zip(self.layers, self._by_layer(state), strict=True):
             if resets is None:
                 x, part = cell.step(x, part)
             else:
                 x, part = cell.unroll(x, part, resets)
             states.append(part)
-        if len(states) == 1:
-            return x, states[0]
-        return x, torch.cat(states, -1)
+        return x, _side_by_side(states)
+
+    def record(self, state: Tensor) -> Tensor:
+        """The part of the state after a row that a rollout keeps, [.., n_state] -> [.., n_record]."""
+        cells: Any = self.layers
+        return _side_by_side([cell.record(x) for cell, x in zip(cells, self._by_layer(state), strict=True)])
+
+    def restore(self, rows: RecordedRows, t: Tensor, b: Tensor) -> Tensor:
+        """The states after rows (t, b) of a rollout, [N] int64 each -> [N, n_state]; t is -1 for that before row 0."""
+        cells: Any = self.layers
+        parts = zip(cells, self._by_layer(rows.before), self._by_layer(rows.records), strict=True)
+        return _side_by_side([cell.restore(RecordedRows(x, kept, rows.is_first), t, b) for cell, x, kept in parts])
+
+    def _by_layer(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        """The parts of a state or a record that belong to each layer."""
+        if len(self.layers) == 1:
+            return (numbers,)
+        return numbers.chunk(len(self.layers), -1)
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """Concatenates numbers of all layers; those of one are not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, -1)
+
+
+class CoreRecorder:
+    """Keeps of the states of a rollout what its cores need to make them again; a `StateRecorder`. Args: cores: by role."""
+
+    def __init__(self, cores: Mapping[str, Core]) -> None:
+        self._cores = cores
+
+    def record(self, state: State) -> State:
+        return {role: self._cores[role].record(x) for role, x in state.items()}
+
+    def restore(self, before: State, records: State, is_first: Tensor, t: Tensor, b: Tensor) -> State:
+        return {
+            role: self._cores[role].restore(RecordedRows(before[role], records[role], is_first), t, b)
+            for role in records
+        }
 
 
 class RecurrentActorCritic(Networks):
@@ -332,13 +423,12 @@ class RecurrentActorCritic(Networks):
                 'policy.model.recurrent.critic is false but actor and critic share their encoder, and so its memory; '
                 "set it to true, or give each an encoder: shared_encoder 'off', of ppg arch 'dual'"
             )
-        size = memory.cell, memory.hidden_size, memory.n_layer
-        self.actor_core = Core(self.actor_encoder.n_feature, *size)
+        self.actor_core = Core(self.actor_encoder.n_feature, config=memory)
         if self.arch != 'dual':
             self.critic_core: Core | None = self.actor_core
         else:
             if memory.critic:
-                self.critic_core = Core(self.critic_encoder.n_feature, *size)
+                self.critic_core = Core(self.critic_encoder.n_feature, config=memory)
             else:
                 self.critic_core = None
         return self.actor_core, self.critic_core or self.critic_encoder
@@ -349,6 +439,15 @@ class RecurrentActorCritic(Networks):
         if self.arch == 'dual' and self.critic_core is not None:
             state['critic'] = self.critic_core.initial_state(n_env)
         return state
+
+    def state_recorder(self) -> CoreRecorder | None:
+        """Keeps a part of the states of a rollout, of cells with large ones; None: rollouts keep the state after each row."""
+        cores = {'actor': self.actor_core}
+        if self.arch == 'dual' and self.critic_core is not None:
+            cores['critic'] = self.critic_core
+        if self.actor_core.keeps_whole:
+            return None
+        return CoreRecorder(cores)
 
     def compute_actor(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
         """-> (logit [..., P], state)."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, ForwardActing
+from zoo.backend.executor import Acting, acting_by
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import (
@@ -31,6 +31,7 @@ from zoo.core.data import (
     Timestep,
     Transition,
     keeps_state,
+    recorder_of,
 )
 from zoo.core.errors import UserError, did_you_mean, shown, unknown_name
 from zoo.core.ranks import RunInfo
@@ -335,7 +336,7 @@ class Policy(ABC):
             self._first_env = first
             return self._forward_collect(obs, state)
 
-        return ForwardActing(forward, obs, self._initial_state())
+        return acting_by(forward, obs, self._initial_state(), self._model)
 
     @property
     def executor_name(self) -> str:
@@ -453,6 +454,7 @@ class Policy(ABC):
             forget=self._forget_envs,
             n_step=self.cfg.collect.n_step,
             env_action=self._env_action(),
+            recorder=recorder_of(self._model),
         )
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, StateRecorder, Transition
 from zoo.core.ranks import RunInfo
 from zoo.core.spaces import Space
 
@@ -48,6 +48,7 @@ class CollectMode(NamedTuple):
     forget: Callable[[slice], None]  # drops the state of old episodes of these envs, which begin new ones
     n_step: int
     env_action: Callable[[Tensor], Tensor] | None = None  # converts actions for the env; None: not needed
+    recorder: StateRecorder | None = None  # keeps the recurrent states of rollouts; None: they are kept whole
 
 
 class EvalMode(NamedTuple):

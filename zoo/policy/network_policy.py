@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
+from zoo.backend.executor import Acting, acting_by, forward_for_acting
 from zoo.core.data import Obs, State, Timestep, Transition, ends_of, keeps_state, to_device
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.base import Policy
@@ -114,7 +114,7 @@ class NetworkPolicy(Policy):
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
             return super()._start_acting(obs, first)
-        return ForwardActing(partial(self._forward_collect, first=first), obs, self._initial_state())
+        return acting_by(partial(self._forward_collect, first=first), obs, self._initial_state(), self._model)
 
     @property
     def _acts_by_itself(self) -> bool:

@@ -43,18 +43,19 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
       unit. With a recurrent state, acting has computed the values of all rows.
     """
     data = rollout.data
-    state_after = data.get('state')
+    has_state = 'state' in data
     has_value = 'value' in data
     n_step, n_env = data['done'].shape
     if rollout.successor is not None:
         rows = rollout.successor
         if not has_value:
             rows = map_tensors(lambda *x: torch.cat(x), data['obs'], rows)
-        if state_after is None:
-            state = None
+        if not has_state:
+            value = critic(_flat(rows), None).view(-1, n_env)
+        elif rollout.recorder is None:
+            value = critic(_flat(rows), _flat(data['state'])).view(-1, n_env)
         else:
-            state = _flat(state_after)
-        value = critic(_flat(rows), state).view(-1, n_env)
+            value = _row_by_row(rollout, critic)
         if has_value:
             return data['value'], value
         return value[:n_step], value[n_step:]
@@ -64,8 +65,10 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     obs = map_tensors(lambda *x: torch.cat(x), *missing)
     index = rollout.final_index
     state = None
-    if state_after is not None:  # the state after the row that comes before each observation
-        state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), state_after)
+    if has_state:  # the state after the row that comes before each observation
+        envs = torch.arange(n_env, device=index.device)
+        t = torch.cat((torch.full_like(envs, n_step - 1), index[:, 0]))
+        state = rollout.states_after(t, torch.cat((envs, index[:, 1])))
     value = critic(obs, state)
     if has_value:
         value = torch.cat((data['value'].flatten(), value))
@@ -76,6 +79,17 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     # same_step, disabled: that row shows the next episode's first observation; V of the true final one replaces it
     next_value[index[:, 0], index[:, 1]] = value[n:]
     return block[:-1], next_value
+
+
+def _row_by_row(rollout: Rollout, critic: Critic) -> Tensor:
+    """Values of the true successors of all rows, [T, B], with the states of one row at a time in memory."""
+    n_step, n_env = rollout.data['done'].shape
+    envs = torch.arange(n_env, device=rollout.data['done'].device)
+    values = []
+    for t in range(n_step):
+        obs = map_tensors(lambda x: x[t], rollout.successor)  # noqa: B023
+        values.append(critic(obs, rollout.states_after(torch.full_like(envs, t), envs)))
+    return torch.stack(values)
 
 
 def _flat(tree: Obs) -> Obs:

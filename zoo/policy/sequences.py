@@ -122,21 +122,17 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
     columns |= {
         'obs': map_tensors(lambda x: window(x, steps), samples['obs']),
         'is_first': window(is_first, steps),
-        'state': map_tensors(partial(_states_before, begin), rollout.data['state'], rollout.state),
+        'state': _states_before(begin, rollout, n_env),
     }
     if cfg.burn_in:
         columns['is_burned'] = is_burned.repeat_interleave(n_env)
     return columns
 
 
-def _states_before(rows: Tensor, after: Tensor, first: Tensor) -> Tensor:
-    """The states [N * B, ...] before N rows of a rollout: `first` [B, ...] before row 0, else the state after the row before.
-
-    Args: after: of all rows, [T, B, ...].
-    """
-    found = after[(rows - 1).clamp(min=0)]
-    is_start = (rows == 0).view(-1, *[1] * first.dim())
-    return torch.where(is_start, first.to(found.device), found).flatten(0, 1)
+def _states_before(rows: Tensor, rollout: Rollout, n_env: int) -> State:
+    """The states [N * B, ...] of all envs before N rows of a rollout."""
+    envs = torch.arange(n_env, device=rows.device)
+    return rollout.states_after((rows - 1).repeat_interleave(n_env), envs.repeat(len(rows)))
 
 
 def _lead(columns: Columns) -> torch.Size:

@@ -208,8 +208,8 @@ class Collector:
         if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
-            return Rollout(data, last_obs, final_obs, index, state=extras.state)
-        return Rollout(data, last_obs, *final_rows(extras.finals, obs), next_obs, extras.state)
+            return Rollout(data, last_obs, final_obs, index, state=extras.state, recorder=self.mode.recorder)
+        return Rollout(data, last_obs, *final_rows(extras.finals, obs), next_obs, extras.state, self.mode.recorder)
 
 
 class EnvGroup:
