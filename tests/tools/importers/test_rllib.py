@@ -90,6 +90,16 @@ def test_minibatches_of_an_lstm_are_whole_sequences(max_seq_len, sequence, batch
     assert (learn.sequence.len, learn.batch_size) == (sequence, batch_size)
 
 
+def test_attention_is_the_cell_trxl_with_the_sizes_of_rllib():
+    model = dict(
+        use_attention=True, attention_dim=32, attention_num_heads=2, attention_memory_training=9, max_seq_len=10
+    )
+    policy = from_rllib(dict(env='CartPole-v1', train_batch_size=1000, num_workers=1, model=model)).config['policy']
+    # RLlib's defaults: one unit, a memory of 50 steps
+    assert policy['model']['recurrent'] == dict(cell='trxl', hidden_size=32, n_layer=1, heads=2, memory=50)
+    assert policy['learn']['sequence']['len'] == 10
+
+
 def test_lstm_is_a_recurrent_model_whose_sequences_divide_the_rollout():
     settings = dict(
         env='CartPole-v1', train_batch_size=1000, num_workers=1, model=dict(use_lstm=True, lstm_cell_size=64)
@@ -114,7 +124,7 @@ def test_object_with_to_dict_is_read_by_the_keys_that_are_known():
     [
         ('framework', 'tf2', 'zoo uses PyTorch alone'),
         ('batch_mode', 'complete_episodes', "policy.collect.batch_mode='episode'"),
-        ('model', {'use_attention': True}, 'there is no attention'),
+        ('model', {'attention_init_gru_gate_bias': 0.5}, 'gates of the cell trxl begin with it'),
         ('train_batch_size', 'big', "train_batch_size is 'big', which cannot be read"),
         ('no_such_key', 1, 'no_such_key is 1, which is no key'),
     ],

@@ -308,10 +308,10 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
 
 
 def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
-    """Sets the minibatch, and for an LSTM the sequences. Args: n_step: env steps of a rollout and env."""
+    """Sets the minibatch, and for a memory the sequences. Args: n_step: env steps of a rollout and env."""
     parts = draft.parts
     n_seq = 1
-    if parts.get('model.use_lstm'):
+    if parts.get('model.use_lstm') or parts.get('model.use_attention'):
         wanted = parts.get('model.max_seq_len', 20)
         n_seq = nearest_divisor(n_step, min(wanted, n_step))
         draft.put(
@@ -377,7 +377,24 @@ def _put_network(draft: Draft) -> None:
         draft.put(
             'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': size}, f'model.use_lstm, lstm_cell_size={size}'
         )
+    if parts.get('model.use_attention'):
+        _put_attention(draft)
     _put_actions(draft)
+
+
+ATTENTION = {  # field of the memory -> RLlib's key and its default
+    'hidden_size': ('attention_dim', 64),
+    'n_layer': ('attention_num_transformer_units', 1),
+    'heads': ('attention_num_heads', 1),
+    'memory': ('attention_memory_inference', 50),
+}
+
+
+def _put_attention(draft: Draft) -> None:
+    """Sets the memory of RLlib's GTrXL."""
+    fields = {field: draft.parts.get(f'model.{key}', default) for field, (key, default) in ATTENTION.items()}
+    words = ', '.join(f'{key}={fields[field]}' for field, (key, _) in ATTENTION.items())
+    draft.put('policy.model.recurrent', {'cell': 'trxl', **fields}, f'model.use_attention, {words}')
 
 
 def _put_clip(draft: Draft) -> None:
