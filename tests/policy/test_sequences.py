@@ -9,21 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.buffer.samples import replay
-from tests.envs import LimitEnv
 from tests.policy.networks import Line
+from tests.policy.staggered import MODES, OBS, Staggered, close
 from tests.policy_envs import TWO_ACTIONS, job_config
 from zoo import serial_pipeline
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
-from zoo.core.spaces import Box
 from zoo.env import EnvConfig, make_env_groups
 from zoo.policy import PPGPolicy, PPOOffPolicy, PPOPolicy
 from zoo.policy.sequences import rows_of, run_model
@@ -32,24 +30,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
 
-OBS = Box(np.zeros(1), np.full(1, np.inf))
 GAMMA, LAMBDA = 0.9, 0.8
-MODES = {
-    'same_step': dict(vectorization='sync', autoreset='same_step'),
-    'next_step': dict(vectorization='sync', autoreset='next_step'),
-    'disabled': dict(vectorization='sync', autoreset='disabled'),
-    'async same_step': dict(vectorization='async', autoreset='same_step'),
-}
-
-
-class Staggered(gymnasium.Wrapper):
-    """An env with episodes of 3 + k steps, where k counts the envs made before it since `n_made` was set to 0."""
-
-    n_made = 0
-
-    def __init__(self) -> None:
-        Staggered.n_made += 1
-        super().__init__(LimitEnv(2 + Staggered.n_made))
 
 
 class Elman(nn.Module):
@@ -118,11 +99,6 @@ def make(
     collector = Collector(groups, policy.collect_mode)
     collector.reset(stream(0, 'test'))
     return policy, collector
-
-
-def close(collector: Collector) -> None:
-    for group in collector.groups:
-        group.env.close()
 
 
 # ---- acting

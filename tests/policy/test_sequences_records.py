@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_sequences import MODES, OBS, Staggered, close
+from tests.policy.staggered import MODES, OBS, Staggered, close
 from tests.policy_envs import TWO_ACTIONS, differing, run_config
 from zoo.backend.executor import RecordingActing
 from zoo.core.data import Rollout, leaves

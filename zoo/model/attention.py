@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -203,7 +203,8 @@ class TransformerXL(MemoryCell):
         self.gate_mlp = GATES[cfg.gate](n)
 
     @classmethod
-    def make(cls, n_in: int, cfg: Any) -> TransformerXL:
+    def make(cls, n_in: int, cfg: RecurrentConfig) -> TransformerXL:
+        assert isinstance(cfg, TransformerXLConfig), 'the name of the cell chooses it'
         return cls(n_in, cfg)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

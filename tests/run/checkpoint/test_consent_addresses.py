@@ -280,7 +280,7 @@ def test_tracker_is_reached_with_consent(tmp_path: Path, uri: str, monkeypatch: 
 # --- a class for each key ---
 
 TEXTS = {
-    'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|distribution)|buffer\.type|pipeline|'
+    'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|distribution|recurrent)|buffer\.type|pipeline|'
     r'policy\.(learn|collect)\.(surrogate|proximal|correction|value_loss|penalties|optimizer|draw|phase|intrinsic|'
     r'constraint|'
     r'plasticity|options|estimator|exploration)',
