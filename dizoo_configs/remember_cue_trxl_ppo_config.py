@@ -2,12 +2,12 @@
 
 config = dict(
     exp_name='remember_cue_trxl_ppo',
-    max_env_step=100_000,
+    max_env_step=60_000,
     env=dict(id='remember_cue', kwargs=dict(delay=64)),
     policy=dict(
         type='ppo',
         model=dict(recurrent=dict(cell='trxl', memory=64)),
-        learn=dict(learning_rate=5e-4),
+        learn=dict(learning_rate=dict(start=5e-4, end=0.0)),
         eval=dict(n_episode=100),
     ),
 )

@@ -178,7 +178,7 @@ def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
+@pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru', 'trxl'])
 def test_memory_is_carried_through_episodes_by_state_in_and_out(cell: str, tmp_path: Path) -> None:
     policy = make_policy('ppo', 'box', 'box', recurrent={'cell': cell, 'hidden_size': 8, 'n_layer': 2})
     exported = policy.export(tmp_path / 'p.onnx', value=True)
