@@ -48,7 +48,7 @@ def ppo(learn: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
     return {'type': 'ppo', 'learn': {'epoch_per_collect': 3, **(learn or {})}, **sections}
 
 
-LSTM = {'recurrent': {'cell': 'lstm', 'hidden_size': 8}}
+LSTM = {'recurrent': {'cell': 'lstm', 'hidden_size': 16}}  # C takes multiples of 16
 SEQUENCE_LEN = 16
 PHASES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, aux_freq=1, aux_train_epoch=2, aux_batch_size=64)
 KL_LIMIT = dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003)

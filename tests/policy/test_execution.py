@@ -30,9 +30,15 @@ class TwoRanks(Ranks):
         return x.mul_(2)
 
 
-def on_two_ranks(**learn: Any) -> PPOPolicy:
+class TwoRanksInC(TwoRanks):
+    """The same, as ranks that C can sum over."""
+
+    in_c = 'ranks'
+
+
+def on_two_ranks(ranks: Ranks | None = None, eager_only: str = '', **learn: Any) -> PPOPolicy:
     cfg = make_policy(OBS, TWO_ACTIONS, learn=learn).cfg
-    return PPOPolicy(cfg, OBS, TWO_ACTIONS, run=RunInfo(ranks=TwoRanks()))
+    return PPOPolicy(cfg, OBS, TWO_ACTIONS, run=RunInfo(ranks=ranks or TwoRanks(), eager_only=eager_only))
 
 
 @pytest.mark.parametrize('executor', ['graph', 'native'])
@@ -45,6 +51,23 @@ def test_steps_are_eager_and_the_log_says_why_once(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO)
     on_two_ranks()
     assert caplog.text.count('gradients are summed over 2 ranks') == 1
+
+
+@pytest.mark.parametrize('executor', ['auto', 'native'])
+def test_steps_are_in_c_if_it_can_sum_over_the_ranks(
+    executor: str, native: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    policy = on_two_ranks(TwoRanksInC(), executor=executor, compile='on' if executor == 'auto' else 'auto')
+    assert policy.executor_name.startswith('native') and 'updates and acting run in zoo' in caplog.text
+
+
+def test_steps_on_ranks_are_not_compiled_and_run_eagerly_for_a_hook() -> None:
+    with pytest.raises(UserError, match="executor is 'graph' but gradients are summed over 2 ranks; use 'auto' or"):
+        on_two_ranks(TwoRanksInC(), executor='graph')
+    said = "executor is 'native' but a callback reads gradients and gradients are summed over 2 ranks; use 'auto' or 'eager'"
+    with pytest.raises(UserError, match=said):
+        on_two_ranks(TwoRanksInC(), 'a callback reads gradients', executor='native')
 
 
 def test_normalisers_of_a_model_are_told() -> None:

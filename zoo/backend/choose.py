@@ -47,6 +47,7 @@ class ExecutorRequest(NamedTuple):
     n_step: float | None
     components: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
+    not_compiled: str = ''  # why steps cannot be compiled, in a sentence; C may run them
     exploration: str = 'sample'  # C acts only with 'sample'
     exploration_moves: bool = False  # its options change with env steps: neither C nor a compiled program acts with it
     is_quiet: bool = False  # nothing is logged
@@ -139,19 +140,20 @@ def missing_compiler(device: torch.device) -> str:
 
 def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest) -> str:
     """Why the named executor cannot run the policy, and which one can, in a sentence; empty if it can, or none is named."""
+    why_not_graph = request.eager_only or request.not_compiled
     if request.executor == 'native' and why_not_all_c:
-        if request.eager_only:
+        if why_not_graph:
             others = "'auto' or 'eager'"
         else:
             others = "'auto', 'eager' or 'graph'"
         return f"policy.learn.executor is 'native' but {why_not_all_c}; use {others}"
-    if request.executor == 'graph' and request.eager_only:
-        return f"policy.learn.executor is 'graph' but {request.eager_only}; use 'auto' or 'eager'"
+    if request.executor == 'graph' and why_not_graph:
+        return f"policy.learn.executor is 'graph' but {why_not_graph}; use 'auto' or 'eager'"
     if request.executor == 'graph' and request.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
     if request.executor == 'graph' and (missing := missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
-    is_compiled = request.executor == 'auto' and request.compile == 'on' and why_not_all_c and not request.eager_only
+    is_compiled = request.executor == 'auto' and request.compile == 'on' and why_not_all_c and not why_not_graph
     if is_compiled and (missing := missing_compiler(device)):
         return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
     return ''
@@ -163,8 +165,8 @@ def _is_long(request: ExecutorRequest) -> bool:
 
 def _why_not_compiled(model: nn.Module, device: torch.device, request: ExecutorRequest) -> str:
     """Why updates are not compiled, as the end of a sentence; empty if they are."""
-    if request.eager_only:
-        return request.eager_only
+    if request.eager_only or request.not_compiled:
+        return request.eager_only or request.not_compiled
     if request.executor == 'graph' or (request.executor == 'auto' and request.compile == 'on'):
         return ''
     if request.executor != 'auto' or request.compile == 'off':

@@ -1,8 +1,9 @@
-"""Ranks over torch.distributed, as torchrun starts them: gloo between CPUs, NCCL between GPUs."""
+"""Ranks over torch.distributed, as torchrun starts them: memory that those of a machine share, gloo between CPUs, NCCL between GPUs."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from zoo.cluster.config import STARTED_BY
+from zoo.cluster.rank_memory import RankMemory, share_memory
 from zoo.core.errors import RunError, UserError
 from zoo.core.processes import die_with_parent
-from zoo.core.ranks import ALONE, Ranks, RanksLostError, merged_moments
+from zoo.core.ranks import ALONE, Ranks, lost_error, merged_moments
 
 T = TypeVar('T')
 TIMEOUT = 300.0  # s
@@ -74,7 +76,10 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
             f'rank {rank} did not meet the other {n - 1} at {where} within {timeout:g} s ({_first(error)}); '
             'see whether all of them were started'
         ) from error
-    return TorchRanks(timeout)
+    ranks = TorchRanks(timeout)
+    if not is_cuda:
+        ranks.share_memory()
+    return ranks
 
 
 def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float) -> torch.distributed.PrefixStore:
@@ -112,18 +117,27 @@ class TorchRanks(Ranks):
     Args: timeout: of that group, s.
     """
 
+    in_c: RankMemory | None = None
+
     def __init__(self, timeout: float) -> None:
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
         self._timeout = timeout
 
+    def share_memory(self) -> None:
+        """Lets the ranks of each machine sum in memory that they share, and C sum over all; all ranks call it."""
+        self.in_c = share_memory(self.rank, self.gather, self._timeout, self._sum_over)
+
     def sum_(self, x: Tensor) -> Tensor:
-        """As `Ranks.sum_`: gloo and NCCL reduce each element in one place and send the result to all."""
+        """As `Ranks.sum_`: shared memory, gloo and NCCL sum each element in one order, and all get the result."""
         if x.is_contiguous():
             flat = x
         else:
             flat = x.contiguous()
-        self._call('the sum', lambda: torch.distributed.all_reduce(flat))
+        if self.in_c is not None and self.in_c.knows(flat):
+            self.in_c.sum_(flat.detach())
+        else:
+            self._call('the sum', lambda: torch.distributed.all_reduce(flat))
         if flat is x:
             return x
         return x.copy_(flat)
@@ -131,26 +145,55 @@ class TorchRanks(Ranks):
     def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As `Ranks.merge`, in one exchange."""
         own = torch.cat([x.detach().to(torch.float64).flatten() for x in (n, mean, var)])
-        blocks = [torch.empty_like(own) for _ in range(self.size)]
-        self._call('moments', lambda: torch.distributed.all_gather(blocks, own))
-        parts = torch.stack(blocks).split([n.numel(), mean.numel(), var.numel()], 1)
+        blocks = own.new_zeros(self.size, own.numel())
+        if self.in_c is not None and self.in_c.knows(blocks):
+            blocks[self.rank] = own
+            self.in_c.sum_(blocks)  # with the zeros of the others
+        else:
+            self._call('moments', lambda: torch.distributed.all_gather(list(blocks.unbind()), own))
+        parts = blocks.split([n.numel(), mean.numel(), var.numel()], 1)
         counts = parts[0].view(self.size, *(n.shape if n.dim() else [1] * mean.dim()))
         found = merged_moments(counts, *(x.view(self.size, *mean.shape) for x in parts[1:]))
         return found[0].view(n.shape), found[1], found[2]
 
     def gather(self, value: Any) -> list[Any]:
+        if self._is_in_memory:
+            return [pickle.loads(data) for data in self._exchanged(value)]
         values: list[Any] = [None] * self.size
         self._call('what all ranks say', lambda: torch.distributed.all_gather_object(values, value))
         return values
 
     def share(self, value: Any, root: int = 0) -> Any:
+        if self._is_in_memory:
+            return pickle.loads(self._exchanged(value if self.rank == root else None)[root])
         place = [value if self.rank == root else None]
         self._call(f'what rank {root} says', lambda: torch.distributed.broadcast_object_list(place, root))
         return place[0]
 
     def close(self) -> None:
+        if self.in_c is not None:
+            self.in_c.close()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+    @property
+    def _is_in_memory(self) -> bool:
+        """Whether all ranks share memory."""
+        return self.in_c is not None and self.in_c.is_whole
+
+    def _exchanged(self, value: Any) -> list[bytes]:
+        """The pickled values of all ranks, which share memory."""
+        assert self.in_c is not None
+        return self.in_c.exchange(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def _sum_over(self, firsts: list[int]) -> Callable[[Tensor], None]:
+        """How some of the ranks sum a tensor; all ranks call it."""
+        group = torch.distributed.new_group(firsts, timeout=timedelta(seconds=self._timeout), backend='gloo')
+
+        def sum_machines(x: Tensor) -> None:
+            torch.distributed.all_reduce(x, group=group)
+
+        return sum_machines
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
         try:
@@ -161,10 +204,7 @@ class TorchRanks(Ranks):
                 why = f'they did not come within {self._timeout:g} s'
             else:
                 why = 'the connection to them was lost'
-            raise RanksLostError(
-                f'rank {self.rank} waited for {what} of {self.size} ranks, but {why} ({_first(error)}); another rank ended or '
-                'hangs: see its own message, or its log'
-            ) from error
+            raise lost_error(self.rank, self.size, what, why, error) from error
 
 
 def _first(error: Exception) -> str:

@@ -20,14 +20,27 @@ class RanksLostError(RunError):
     """Another rank ended or does not answer; the cause is in the output of that rank."""
 
 
+def lost_error(rank: int, size: int, what: str, why: str, error: Exception | None = None) -> RanksLostError:
+    """The error of a rank that waited for others in vain. Args: error: the cause, whose first line is shown."""
+    detail = ''
+    if error is not None:  # without the place in torch's code that it came from
+        detail = f' ({str(error).strip().splitlines()[0].rpartition("] ")[2][:160]})'
+    return RanksLostError(
+        f'rank {rank} waited for {what} of {size} ranks, but {why}{detail}; another rank ended or hangs: see its own message, '
+        'or its log'
+    )
+
+
 class Ranks:
     """The processes that train together, as one of them sees them; the methods here are those of a process alone.
 
     rank: the number of this process, from 0; size: the number of processes.
+    in_c: the ranks as the C library reads them, so that its gradient steps sum over them; None: only Python can.
     """
 
     rank = 0
     size = 1
+    in_c: Any = None
 
     def sum_(self, x: Tensor) -> Tensor:
         """Sums a tensor over the ranks, in place; every rank gets the same bits."""

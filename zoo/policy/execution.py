@@ -64,16 +64,19 @@ def executor_request(
         [*option_components, Named('optimizer', name_of(cfg.optimizer))], key=lambda each: each.kind == 'option'
     )
     components = (*policy.objective.components, *own)
+    eager_only = run.eager_only
     is_summed = ''
     if number := rank_count_text(run.ranks):
         is_summed = f'gradients are summed over {number}'
-    why = ' and '.join(filter(None, (run.eager_only, is_summed)))
+        if eager_only or run.ranks.in_c is None:
+            eager_only = ' and '.join(filter(None, (eager_only, is_summed)))
     return ExecutorRequest(
         cfg.executor,
         cfg.compile,
         n_step,
         components,
-        eager_only=why,
+        eager_only=eager_only,
+        not_compiled=is_summed,
         exploration=exploration.name,
         exploration_moves=moves(exploration),
         own_code=why_not('native', StepParts(loss=loss)),

@@ -84,8 +84,17 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
             share = f'{n_env} envs'
             if batch_size is not None:
                 share += f' and minibatches of {batch_size // size}'
-            logger.info('%d ranks learn together over gloo; each has %s', size, share)
+            logger.info('%d ranks learn together %s; each has %s', size, _carrier(ranks), share)
         yield Launch(ranks, launch_id, n_restart)
+
+
+def _carrier(ranks: Ranks) -> str:
+    """What carries the numbers of ranks on CPUs, as a clause."""
+    if ranks.in_c is None or ranks.in_c.n_local == 1:
+        return 'over gloo'
+    if ranks.in_c.is_whole:
+        return 'through shared memory'
+    return 'through shared memory, and over gloo between machines'
 
 
 def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Path | None, Checkpoint | None]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam
 
-ABI = 6
+ABI = 7
 MAX_LAYER = 8
 MAX_ENTRY = 16
 MAX_CELL = 2
@@ -39,6 +39,7 @@ Kind = IntEnum('Kind', 'PPO POLICY VALUE AUX', start=0)  # the step that an epoc
 Surrogate = IntEnum('Surrogate', 'CLIP UNCLIPPED SPO', start=0)
 ValueLoss = IntEnum('ValueLoss', 'MSE CLIPPED_VALUE CLIPPED_ERROR HUBER', start=0)  # all but the first have a range
 Output = IntFlag('Output', 'LOGIT VALUE AUX')  # outputs of a forward pass
+SumKind = IntEnum('SumKind', 'FLOAT DOUBLE INT64', start=0)  # type of numbers that are summed over ranks
 # columns of an epoch's metrics; NaN if the step does not compute one
 Column = IntEnum(
     'Column',
@@ -104,9 +105,19 @@ RolloutStruct = _struct(
     (c_void_p * 2, 'begins'),
     (c_int64 * 2, 'begins_stride'),
 )
+Across = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int32)
+"""(address of n numbers, n, their `SumKind`) -> 0: sums them over machines, in place."""
+RanksStruct = _struct(
+    'zoo_ranks',
+    (c_int32, 'rank n_rank local n_local fd n_spin error'),
+    (c_void_p, 'memory'),
+    (c_int64, 'n_byte n_wait'),
+    (c_double, 'timeout'),
+    (Across, 'across'),
+)
 STRUCTS = (
     *(LinearStruct, EntryStruct, TrunkStruct, CellStruct, CoreStruct, ModelStruct),
-    *(StepStruct, BatchStruct, AdamStruct, RolloutStruct),
+    *(StepStruct, BatchStruct, AdamStruct, RolloutStruct, RanksStruct),
 )
 """In the order of zoo_sizes."""
 
@@ -551,6 +562,7 @@ class Library:
         index: Tensor,
         batch_size: int,
         n_thread: int = 1,
+        ranks: Any = None,
     ) -> Tensor:
         """Takes a step per batch_size entries of index [n_minibatch * batch_size]; returns metrics [n_minibatch, Column] f64.
 
@@ -559,28 +571,31 @@ class Library:
             mask [N, P] bool, which of the options are allowed. Or N sequences [N, L], see zoo.policy.sequences, with is_first,
             state and, if obs, mask and is_first begin with a burn-in, is_burned; index and batch_size then count sequences.
           optimizers: one or two `FlatAdam`, or objects with their param, grad, exp_avg, exp_avg_sq, step_count and rates.
-        Raises: ValueError, IndexError if something does not fit; then nothing was changed.
+          ranks: `Ranks.in_c`, None: alone. The minibatches of all ranks, all of batch_size, make one.
+        Raises: ValueError, IndexError if something does not fit; then nothing was changed. RanksLostError.
         """
         if index.numel() % batch_size:
             raise ValueError(f'index has {index.numel()} entries, which batch_size {batch_size} does not divide')
         n_minibatch = index.numel() // batch_size
         metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64, device='cpu')
         adams = (AdamStruct * len(optimizers))(*map(adam_struct, optimizers))
-        _check(
-            self.dll.zoo_epoch(
-                workspace.handle,
-                ctypes.byref(model.struct),
-                ctypes.byref(step_struct(step)),
-                ctypes.byref(batch_struct(model, step.kind, batch)),
-                adams,
-                len(adams),
-                address('index', index, torch.int64, (index.numel(),)),
-                n_minibatch,
-                batch_size,
-                metrics.data_ptr(),
-                n_thread,
-            )
+        error = self.dll.zoo_epoch(
+            workspace.handle,
+            ctypes.byref(model.struct),
+            ctypes.byref(step_struct(step)),
+            ctypes.byref(batch_struct(model, step.kind, batch)),
+            adams,
+            len(adams),
+            address('index', index, torch.int64, (index.numel(),)),
+            n_minibatch,
+            batch_size,
+            metrics.data_ptr(),
+            n_thread,
+            None if ranks is None else ctypes.byref(ranks.struct),
         )
+        if error and ranks is not None:
+            ranks.check(error)
+        _check(error)
         return metrics
 
     def forward(
@@ -659,8 +674,12 @@ def _declare(dll: ctypes.CDLL) -> None:
                 c_int64,
                 c_void_p,
                 c_int32,
+                POINTER(RanksStruct),
             ],
         ),
+        'zoo_ranks_bytes': (c_int64, [c_int32, c_int64]),
+        'zoo_ranks_sum': (c_int32, [POINTER(RanksStruct), c_void_p, c_int64, c_int32]),
+        'zoo_ranks_exchange': (c_int32, [POINTER(RanksStruct), c_void_p, c_int64, c_int64, POINTER(c_void_p)]),
         'zoo_forward': (c_int32, [c_void_p, POINTER(ModelStruct), c_int64, *[c_void_p] * 7, c_int32]),
         'zoo_act_begin': (c_int32, [c_void_p, POINTER(ModelStruct), POINTER(RolloutStruct)]),
         'zoo_act': (c_int32, [c_void_p, c_int64]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SOURCES = ('native.c', 'plan.c', 'crew.c', 'module.c')
+SOURCES = ('native.c', 'plan.c', 'crew.c', 'ranks.c', 'module.c')
 HEADERS = (
     'zoo_native.h',
     'internal.h',

@@ -38,6 +38,7 @@ from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_met
 from zoo.backend.step import LossSpec, StepNumbers, is_own_forward
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE
 from zoo.core.spaces import ACTION_MASK, leaves_by_path
 from zoo.model.actor_critic import PPG, VAC, Networks
 from zoo.model.encoder import MLP, Flat, MultiEncoder
@@ -263,6 +264,7 @@ class NativeExecutor(Eager):
             order.contiguous(),
             batch_size,
             torch.get_num_threads(),
+            optimizers[0].ranks.in_c,
         )
         for i, optimizer in enumerate(optimizers):
             optimizer.note_step(rows[:, Column.GRAD_NORM_0 + i])
@@ -341,9 +343,11 @@ class NativeActing:
 
 
 def _is_known(kind: Kind, optimizers: Sequence[FlatOptimizer], loss: LossSpec) -> bool:
-    """Whether C has a step of zoo with this loss, and the optimisers."""
+    """Whether C has a step of zoo with this loss, and the optimisers, and can sum over their ranks."""
+    ranks = {optimizer.ranks for optimizer in optimizers if isinstance(optimizer, FlatOptimizer)}
     return (
         len(optimizers) <= 2
+        and all(each is ALONE or each.in_c is not None for each in ranks)
         and all(type(each) is FlatAdam and each.is_plain for each in optimizers)
         and knows_components(kind, loss)
     )

@@ -99,7 +99,8 @@ uint32_t zoo_source(void) { return ZOO_SOURCE; }
 
 int32_t zoo_sizes(int64_t *sizes) {
     const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_entry), sizeof(zoo_trunk), sizeof(zoo_cell), sizeof(zoo_core),
-                           sizeof(zoo_model), sizeof(zoo_step), sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};
+                           sizeof(zoo_model), sizeof(zoo_step), sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout),
+                           sizeof(zoo_ranks), ZOO_N_METRIC};
     memcpy(sizes, all, sizeof(all));
     return (int32_t)(sizeof(all) / sizeof(all[0]));
 }
@@ -216,13 +217,16 @@ static int32_t check_rows(const network *net, const zoo_step *step, const zoo_ba
 
 static int has_weight(const zoo_batch *b, int64_t row) { return !b->weight || b->weight[row] > 0.0f; }
 
-/* (adv - mean) / (std + 1e-8) over the rows with a weight; std without correction, equal rows exactly 0. Of the others,
- * whose adv may be NaN, 0. */
-static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, float *out) {
+/* Count, mean and variance of the advantages of rows with a weight. */
+typedef struct { double n, mean, var; } moments;
+
+/* out = adv - base for the rows with a weight, where the base, which is returned, is the adv of the first of them: so equal
+ * rows become exactly 0. m: the moments of out. */
+static float center_adv(const zoo_batch *b, const int64_t *index, int64_t n, float *out, moments *m) {
     int64_t first = 0, count = 0;
     double sum = 0.0, square = 0.0;
     while (first < n && !has_weight(b, index[first])) first++;
-    const float base = b->adv[index[first < n ? first : 0]]; /* makes equal rows exactly 0 */
+    const float base = b->adv[index[first < n ? first : 0]];
     for (int64_t i = 0; i < n; i++) {
         if (!has_weight(b, index[i])) continue;
         out[i] = b->adv[index[i]] - base;
@@ -232,7 +236,16 @@ static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, f
     const double mean = sum / (double)(count ? count : 1);
     for (int64_t i = 0; i < n; i++)
         if (has_weight(b, index[i])) square += ((double)out[i] - mean) * ((double)out[i] - mean);
-    const double std = sqrt(square / (double)(count ? count : 1));
+    *m = (moments){(double)count, mean, square / (double)(count ? count : 1)};
+    return base;
+}
+
+/* (adv - mean) / (std + 1e-8) over the rows with a weight; std without correction, equal rows exactly 0. Of the others,
+ * whose adv may be NaN, 0. all: the moments to use, NULL: those of these rows. */
+static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, const moments *all, float *out) {
+    moments m;
+    const float base = center_adv(b, index, n, out, &m);
+    const double mean = all ? all->mean - (double)base : m.mean, std = sqrt(all ? all->var : m.var);
     for (int64_t i = 0; i < n; i++)
         out[i] = has_weight(b, index[i]) ? (float)(((double)out[i] - mean) / (std + 1e-8)) : 0.0f;
 }
@@ -240,6 +253,7 @@ static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, f
 typedef struct {
     const kernels *kernels;
     minibatch mb;
+    zoo_ranks *ranks;                     /* NULL: alone */
     scratch scratches[ZOO_MAX_THREAD];
 } epoch;
 
@@ -352,31 +366,86 @@ static void choose_rows(minibatch *mb, const int64_t *index, int64_t *rows, int6
     mb->burned = burned;
 }
 
+/* The moments of the rows of all ranks from those of each, merged one after the other (Chan et al. 1979). */
+static moments merged(const moments *of_rank, int64_t stride, int n_rank) {
+    moments all = of_rank[0];
+    for (int i = 1; i < n_rank; i++) {
+        const moments m = of_rank[i * stride];
+        all.n += m.n;
+        const double share = m.n / (all.n > 1.0 ? all.n : 1.0), delta = m.mean - all.mean;
+        all.mean += delta * share;
+        all.var += (m.var - all.var) * share + delta * delta * (share * (1.0 - share));
+    }
+    return all;
+}
+
+/* Memory for the rows of a minibatch. */
+typedef struct { int64_t *rows, *seen, *burned; float *adv; } buffers;
+
+/* The moments of n minibatches, of the rows of all ranks, in one exchange. found: [n_rank, n]; the first n are the result. */
+static int32_t moments_of_all(epoch *e, const int64_t *index, int64_t n, const buffers *of, moments *found) {
+    minibatch *mb = &e->mb;
+    zoo_ranks *r = e->ranks;
+    memset(found, 0, sizeof(moments) * (size_t)(n * r->n_rank)); /* so the sum over the ranks shows each what the others have */
+    for (int64_t i = 0; i < n; i++) {
+        moments *m = &found[r->rank * n + i];
+        choose_rows(mb, index + i * mb->n_entry, of->rows, of->seen, of->burned);
+        const float base = center_adv(mb->batch, mb->rows, mb->n_row, of->adv, m);
+        m->mean += (double)base;
+    }
+    const int32_t error = zoo_ranks_sum(r, found, 3 * n * r->n_rank, ZOO_SUM_DOUBLE);
+    for (int64_t i = 0; !error && i < n; i++) found[i] = merged(found + i, n, r->n_rank);
+    return error;
+}
+
+/* Replaces the gradients by their means over the ranks. */
+static int32_t share_gradients(zoo_ranks *r, const zoo_adam *adam, int n_adam) {
+    for (int i = 0; i < n_adam; i++) {
+        const int32_t error = zoo_ranks_sum(r, adam[i].grad, adam[i].size, ZOO_SUM_FLOAT);
+        if (error) return error;
+        for (int64_t k = 0; k < adam[i].size; k++) adam[i].grad[k] /= (float)r->n_rank;
+    }
+    return ZOO_OK;
+}
+
+#define MOMENTS_AHEAD 256 /* minibatches whose moments the ranks exchange together */
+
 static int32_t run_epoch(epoch *e, zoo_workspace *w, network *net, const zoo_adam *adam, int n_adam,
                          const int64_t *index, int64_t n_minibatch, double *metrics, crew *threads) {
     minibatch *mb = &e->mb;
     const int64_t n_burned = mb->n_entry * mb->batch->n_burn, n_expanded = mb->batch->n_step ? mb->n_row : 0;
     const int normalize = mb->step->normalize_adv && (mb->step->kind == ZOO_PPO || mb->step->kind == ZOO_POLICY);
+    const int64_t ahead = n_minibatch < MOMENTS_AHEAD ? n_minibatch : MOMENTS_AHEAD;
+    const int64_t n_moments = normalize && e->ranks ? 6 * ahead * e->ranks->n_rank : 0; /* of doubles */
     const int n_scratch = crew_size(threads);
     const ptrdiff_t each = scratch_size(net);
     float *memory = reserve(w, packed_size(net) + each * n_scratch + (net->grad_size + 32) * mb->n_lane +
-                                   mb->n_row + 4 * n_expanded + 2 * n_burned + 4 * 32);
+                                   mb->n_row + 4 * n_expanded + 2 * n_burned + n_moments + 5 * 32);
     if (!memory) return ZOO_NO_MEMORY;
     memory = place_packed(net, memory);
     for (int i = 0; i < n_scratch; i++, memory += each) place_scratch(net, &e->scratches[i], memory);
     for (int i = 0; i < mb->n_lane; i++) mb->lane_grad[i] = take(&memory, net->grad_size);
-    float *adv = take(&memory, mb->n_row);
-    int64_t *rows = (int64_t *)take(&memory, 2 * n_expanded), *seen = (int64_t *)take(&memory, 2 * n_expanded);
-    int64_t *burned = (int64_t *)take(&memory, 2 * n_burned);
-    mb->adv = normalize ? adv : NULL;
+    buffers of;
+    of.adv = take(&memory, mb->n_row);
+    of.rows = (int64_t *)take(&memory, 2 * n_expanded);
+    of.seen = (int64_t *)take(&memory, 2 * n_expanded);
+    of.burned = (int64_t *)take(&memory, 2 * n_burned);
+    moments *all = (moments *)take(&memory, n_moments);
+    mb->adv = normalize ? of.adv : NULL;
     for (int i = 0; i < n_adam; i++) memset(adam[i].grad, 0, sizeof(float) * (size_t)adam[i].size);
     for (int64_t i = 0; i < n_minibatch; i++, metrics += ZOO_N_METRIC) {
-        choose_rows(mb, index + i * mb->n_entry, rows, seen, burned);
-        if (normalize) normalize_adv(mb->batch, mb->rows, mb->n_row, adv);
+        const int64_t *chosen = index + i * mb->n_entry, left = n_minibatch - i;
+        int32_t error = ZOO_OK;
+        if (n_moments && i % ahead == 0) error = moments_of_all(e, chosen, left < ahead ? left : ahead, &of, all);
+        if (error) return error;
+        choose_rows(mb, chosen, of.rows, of.seen, of.burned);
+        if (normalize) normalize_adv(mb->batch, mb->rows, mb->n_row, n_moments ? &all[i % ahead] : NULL, of.adv);
         e->kernels->pack(net);
         crew_run(threads);
         e->kernels->reduce(mb);
         write_losses(mb, metrics);
+        if (e->ranks) error = share_gradients(e->ranks, adam, n_adam);
+        if (error) return error;
         descend(e->kernels, mb->step, adam, n_adam, metrics);
     }
     return ZOO_OK;
@@ -384,12 +453,13 @@ static int32_t run_epoch(epoch *e, zoo_workspace *w, network *net, const zoo_ada
 
 int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step, const zoo_batch *batch,
                   const zoo_adam *adam, int32_t n_adam, const int64_t *index, int64_t n_minibatch,
-                  int64_t batch_size, double *metrics, int32_t n_thread) {
+                  int64_t batch_size, double *metrics, int32_t n_thread, zoo_ranks *ranks) {
     epoch e;
     memset(&e.mb, 0, sizeof(e.mb));
     e.kernels = kernels_in_use();
     e.mb.step = step;
     e.mb.batch = batch;
+    e.ranks = ranks;
     network net;
     if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2 || !is_step(step)) return ZOO_BAD_MODEL;
     int32_t error = plan_network(&net, model, outputs_of(step), model->stop_value_gradient, e.kernels->width);

@@ -17,7 +17,7 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 6
+#define ZOO_ABI 7
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
@@ -43,8 +43,12 @@ enum zoo_error {
     ZOO_BAD_MODEL = 2,        /* a pointer, width or kind that the model or the step needs is missing or wrong */
     ZOO_BAD_INDEX = 3,        /* an entry of `index` outside [0, n_row) */
     ZOO_BAD_ACTION = 4,       /* a choice outside its options */
-    ZOO_BAD_OBS = 5           /* an observation index outside [0, O) */
+    ZOO_BAD_OBS = 5,          /* an observation index outside [0, O) */
+    ZOO_RANK_LATE = 6,        /* another rank did not come in time */
+    ZOO_RANK_LOST = 7         /* another rank has ended, or the sum over machines failed */
 };
+
+enum zoo_sum { ZOO_SUM_FLOAT = 0, ZOO_SUM_DOUBLE = 1, ZOO_SUM_INT64 = 2 };         /* type of the numbers */
 
 /* Columns of a row of metrics. What a step does not compute is NaN. */
 enum zoo_metric {
@@ -165,12 +169,29 @@ typedef struct {
     int64_t begins_stride[2];
 } zoo_rollout;
 
+/* Sums n numbers (zoo_sum) over the machines, in place; returns other than 0 if it failed. The first rank of each calls it. */
+typedef int32_t zoo_across(void *x, int64_t n, int32_t kind);
+
+/* Processes that train together, as one of them sees them; those of one machine share memory. All make the same calls. */
+typedef struct {
+    int32_t rank, n_rank;                 /* of all */
+    int32_t local, n_local;               /* of this machine, in the same order */
+    int32_t fd;                           /* of the memory; each rank has a lock on the byte of its number `local` */
+    int32_t n_spin;                       /* looks at a counter before a rank that waits sleeps */
+    int32_t error;                        /* zoo_error of a wait that failed; then no call works any more. At first 0 */
+    void *memory;                         /* zoo_ranks_bytes(n_local, n_byte), at first 0; NULL: n_local is 1 */
+    int64_t n_byte;                       /* of a slot, a multiple of 64 */
+    int64_t n_wait;                       /* how often it has waited; at first 0 */
+    double timeout;                       /* s, of a wait */
+    zoo_across *across;                   /* NULL: all ranks are on this machine */
+} zoo_ranks;
+
 typedef struct zoo_workspace zoo_workspace;
 
 ZOO_API int32_t zoo_abi(void);
 /* The number of its sources, ZOO_SOURCE (build.py); 0 if it was compiled without one. */
 ZOO_API uint32_t zoo_source(void);
-/* Sizes of the structs above in their order and the number of metrics (11 numbers), to tell a library of another build. */
+/* Sizes of the structs above in their order and the number of metrics (12 numbers), to tell a library of another build. */
 ZOO_API int32_t zoo_sizes(int64_t *sizes);
 ZOO_API int32_t zoo_level(void);
 /* Uses a level from now on (-1: the best); returns the one in use, which is lower if this CPU lacks it. */
@@ -184,11 +205,23 @@ ZOO_API void zoo_workspace_free(zoo_workspace *workspace);
  *
  * There are one or two optimisers, each with the norm of its own. metrics: [n_minibatch, ZOO_N_METRIC]. A step whose norm is not
  * finite changes nothing but the gradients and is reported by its norm. Gradients are left as they were before the
- * clip. The result does not depend on n_thread. Returns a zoo_error; then no step was taken.
+ * clip. The result does not depend on n_thread.
+ * ranks: NULL, or those whose minibatches, all of batch_size, make one: gradients are the means over them, and advantages are
+ * normalised by the moments of all. Metrics other than norms are those of this rank.
+ * Returns a zoo_error; then no step was taken, unless another rank is late or lost.
  */
 ZOO_API int32_t zoo_epoch(zoo_workspace *workspace, const zoo_model *model, const zoo_step *step,
                           const zoo_batch *batch, const zoo_adam *adam, int32_t n_adam, const int64_t *index,
-                          int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread);
+                          int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread, zoo_ranks *ranks);
+
+/* Bytes of the memory that n_local ranks share, with slots of n_byte. */
+ZOO_API int64_t zoo_ranks_bytes(int32_t n_local, int64_t n_byte);
+/* Sums n numbers (zoo_sum) over all ranks, in place: over each machine in the order of its ranks. All get the same bits. */
+ZOO_API int32_t zoo_ranks_sum(zoo_ranks *ranks, void *x, int64_t n, int32_t kind);
+/* Shows n_byte bytes, at most those of a slot, and a number to the ranks of this machine. all: [n_local], set to the slot of
+ * each rank: its number, and from byte 64 on its bytes. They stay until the next call but one.
+ */
+ZOO_API int32_t zoo_ranks_exchange(zoo_ranks *ranks, const void *own, int64_t n_byte, int64_t number, void **all);
 
 /* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; obs [E], mask: as in zoo_batch;
  * actor_state, critic_state [N, n_state]: before the row, of trunks with a memory. Returns a zoo_error.
