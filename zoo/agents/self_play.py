@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +22,14 @@ from torch import Tensor
 
 from zoo.config.section import Section
 from zoo.core.data import Obs, State
-from zoo.core.seeding import stream
+from zoo.core.seeding import first_numbers, stream, words_of
 from zoo.policy.modes import EvalMode
 
 MAIN = 'main'
 """The policy that plays against itself."""
 N_GAME = 100  # games over which win rates are counted
 MOST_SLOTS = 8
+N_AHEAD = 64  # episodes of a copy whose random numbers are computed at once
 MOST_RATES = 8  # win rates in a line of the log
 logger = logging.getLogger(__name__)
 
@@ -157,6 +159,8 @@ class League:
         self._has_weighed = False  # whether slots were drawn by the weights of snapshots
         self._reset_step = 0
         self._drawn: tuple[tuple[int, int], str] | None = None  # the last episode, and its opponent
+        self._kinds = self._bounds_of_kinds()  # of opponents, in this rollout
+        self._ahead: dict[int, tuple[int, list[list[float]]]] = {}  # by copy: an episode, and the numbers of those from it on
         self.folder: Path | None = None
         self.exact: dict[str, float] = {}
 
@@ -174,6 +178,7 @@ class League:
         """Called when all envs begin new episodes."""
         self._reset_step = env_step
         self._drawn = None
+        self._ahead = {}
 
     def seat(self, copy: int) -> str:
         """The agent that the policy plays in a copy of the env, where it has an opponent."""
@@ -196,20 +201,44 @@ class League:
         key = (episode, copy)
         if self._drawn is not None and self._drawn[0] == key:
             return self._drawn[1]
-        rng = np.random.default_rng(stream(self._seed, 'league', self._reset_step, copy, episode))
-        shares = self._cfg.opponents
-        filled = [i for i, snapshot in enumerate(self._slots) if snapshot is not None]
-        weights = np.array([shares.latest, shares.past * bool(filled), shares.fixed * bool(self.fixed)])
-        if not weights.sum():
-            weights[0] = 1.0
-        kind = rng.choice(3, p=weights / weights.sum())
         name = MAIN
-        if kind == 1:
-            name = slot_name(int(rng.choice(filled, p=self._weights_of_slots())))
-        elif kind == 2:
-            name = fixed_name(int(rng.integers(len(self.fixed))))
+        if self._kinds[0] < 1.0:  # some episodes have another opponent
+            of_kind, of_slot = self._numbers(episode, copy)
+            kind = bisect_right(self._kinds, of_kind)
+            if kind == 1:
+                filled = [i for i, snapshot in enumerate(self._slots) if snapshot is not None]
+                name = slot_name(filled[bisect_right(_bounds(self._weights_of_slots()), of_slot)])
+            elif kind == 2:
+                name = fixed_name(self._drawn_fixed(episode, copy))
         self._drawn = key, name
         return name
+
+    def _bounds_of_kinds(self) -> list[float]:
+        """The bounds of the latest, past and fixed opponents in [0, 1]."""
+        shares = self._cfg.opponents
+        has_snapshots = any(snapshot is not None for snapshot in self._slots)
+        weights = np.array([shares.latest, shares.past * has_snapshots, shares.fixed * bool(self.fixed)])
+        if not weights.sum():
+            weights[0] = 1.0
+        return _bounds(weights / weights.sum())
+
+    def _numbers(self, episode: int, copy: int) -> list[float]:
+        """Two numbers in [0, 1) that decide the opponent of an episode: the first ones of the episode's stream."""
+        first = episode - episode % N_AHEAD
+        if self._ahead.get(copy, (None, []))[0] != first:
+            words = words_of(self._seed, 'league', self._reset_step, copy, first)
+            streams = np.tile(np.array(words), (N_AHEAD, 1))
+            streams[:, -1] += np.arange(N_AHEAD)
+            self._ahead[copy] = first, first_numbers(streams, 2)
+        return self._ahead[copy][1][episode - first]
+
+    def _drawn_fixed(self, episode: int, copy: int) -> int:
+        """Which fixed opponent plays."""
+        if len(self.fixed) == 1:
+            return 0
+        rng = np.random.default_rng(stream(self._seed, 'league', self._reset_step, copy, episode))
+        rng.random()  # decided the kind
+        return int(rng.integers(len(self.fixed)))
 
     def begin_rollout(self, env_step: int, in_use: Collection[str]) -> None:
         """Draws the snapshots that may play in the episodes that begin in this rollout.
@@ -232,6 +261,7 @@ class League:
         drawn += [None] * (len(free) - len(drawn))
         for i, step in zip(free, drawn, strict=True):
             self._slots[i] = step
+        self._kinds = self._bounds_of_kinds()
         self._drawn = None
 
     def _weights_of_slots(self) -> np.ndarray:
@@ -418,6 +448,13 @@ class SavedLeague(BaseModel):
 def _restored(values: SavedOpponent) -> Opponent:
     name, rating, n_game, games = values
     return Opponent(name, rating, n_game, deque(games, maxlen=N_GAME))
+
+
+def _bounds(probabilities: np.ndarray) -> list[float]:
+    """The bounds by which numpy's Generator.choice finds a draw of one number in [0, 1)."""
+    bounds = probabilities.cumsum()
+    bounds /= bounds[-1]
+    return bounds.tolist()  # type: ignore[no-any-return]  # numpy's stubs say Any
 
 
 def _as_actor(name: str) -> Any:

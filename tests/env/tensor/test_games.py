@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from zoo.core.spaces import ACTION_MASK
-from zoo.env.tensor.games import Hand, KuhnPoker, RockPaperScissors, TicTacToe
+from zoo.env.tensor.games import Deal, Hand, KuhnPoker, LeducPoker, RockPaperScissors, TicTacToe
 
 NO_NOISE = torch.zeros(1, 0)
 
@@ -52,6 +52,67 @@ def test_kuhn_poker_deals_each_pair_of_cards_equally_often():
     assert len(counts) == 6
     # 10,000 each, standard deviation 91
     assert all(abs(n - 10_000) < 400 for n in counts.values())
+
+
+def dealt(first, second, public):
+    """A hand of Leduc poker before the first move."""
+    one = torch.ones((1, 2), dtype=torch.int64)
+    return Deal(torch.tensor([[first, second, public]]), torch.full((1, 2, 4), -1), one[:, 0] * 0, one)
+
+
+def compare_all_hands(env, theirs, mine, public):
+    """Walks all moves of a hand of Leduc poker; returns the number of its ends."""
+    if theirs.is_chance_node():  # after the first round
+        theirs.apply_action(public)
+    player = theirs.current_player()
+    seen = env.observe(mine)
+    for i in range(2):
+        assert seen['obs'][0, i].tolist() == theirs.information_state_tensor(i)
+    assert seen[ACTION_MASK][0, player].tolist() == [bool(x) for x in theirs.legal_actions_mask(player)]
+    assert env.acts(mine)[0].tolist() == [player == 0, player == 1]
+    n_end = 0
+    for move in theirs.legal_actions():
+        after = theirs.child(move)
+        state, reward, is_over = env.step(mine, torch.full((1, 2), move), NO_NOISE)
+        assert bool(is_over) == after.is_terminal()
+        assert reward[0].tolist() == after.returns()
+        if after.is_terminal():
+            n_end += 1
+        else:
+            n_end += compare_all_hands(env, after, state, public)
+    return n_end
+
+
+@pytest.mark.parametrize(('first', 'second', 'public'), [(0, 3, 5), (0, 1, 4), (4, 2, 5), (2, 5, 3), (1, 5, 2)])
+def test_leduc_poker_equals_openspiel_in_every_move(first, second, public):
+    pyspiel = pytest.importorskip('pyspiel', reason='the extra agents')
+    theirs = pyspiel.load_game('leduc_poker').new_initial_state()
+    theirs.apply_action(first)
+    theirs.apply_action(second)
+    # a round has 9 ends by these moves: cc, rf, rc, rrf, rrc, crf, crc, crrf, crrc; 4 are folds, 5 lead to the next round
+    assert compare_all_hands(LeducPoker(), theirs, dealt(first, second, public), public) == 4 + 5 * 9
+
+
+def test_leduc_poker_deals_each_three_cards_equally_often():
+    state = LeducPoker().reset(torch.rand(120_000, 3, generator=torch.Generator().manual_seed(0)))
+    counts = Counter(map(tuple, state.card.tolist()))
+    assert len(counts) == 6 * 5 * 4
+    assert all(len(set(cards)) == 3 for cards in counts)
+    # 1,000 each, standard deviation 31
+    assert all(abs(n - 1000) < 150 for n in counts.values())
+
+
+def test_leduc_poker_takes_an_illegal_move_as_a_call():
+    env = LeducPoker()
+    fold = torch.full((1, 2), 0)
+    more = torch.full((1, 2), 2)
+    checked, _, is_over = env.step(dealt(0, 3, 5), fold, NO_NOISE)  # nothing to pay
+    assert not is_over
+    assert checked.moves[0, 0].tolist() == [0, -1, -1, -1]
+    raised, _, _ = env.step(env.step(dealt(0, 3, 5), more, NO_NOISE)[0], more, NO_NOISE)
+    third, _, _ = env.step(raised, more, NO_NOISE)
+    assert third.paid.tolist() == [[5, 5]]  # 1 + 2 + 2 each
+    assert third.stage.tolist() == [1]
 
 
 def play_both(theirs, mine, rng, choose):

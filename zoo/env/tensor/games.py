@@ -1,6 +1,7 @@
-"""Small games as tensor envs of several agents: Kuhn poker, tic-tac-toe, rock-paper-scissors.
+"""Small games as tensor envs of several agents: Kuhn poker, Leduc poker, tic-tac-toe, rock-paper-scissors.
 
-Agents, observations, actions and rewards are those of OpenSpiel's kuhn_poker, and of PettingZoo's tictactoe_v3 and rps_v2.
+Agents, observations, actions and rewards are those of OpenSpiel's kuhn_poker and leduc_poker, and of PettingZoo's tictactoe_v3 and
+rps_v2.
 """
 
 from __future__ import annotations
@@ -81,6 +82,100 @@ class KuhnPoker(AgentTensorEnv):
 
     def acts(self, state: Hand) -> Tensor:
         return _on_move(state.n_bet % 2)
+
+
+FOLD, CALL, RAISE = range(3)
+"""The actions of Leduc poker."""
+
+
+class Deal(NamedTuple):
+    """The state of hands of Leduc poker. All int64.
+
+    card: [N, 3], of 6, two of each rank: those of the players, then the public one; moves: [N, 2, 4], those of both rounds in
+    order, -1 not made, 0 a call, 1 a raise; stage: [N], the round; paid: [N, 2], chips of the players.
+    """
+
+    card: Tensor
+    moves: Tensor
+    stage: Tensor
+    paid: Tensor
+
+
+@TENSOR_ENV_REGISTRY.register('leduc_poker')
+class LeducPoker(AgentTensorEnv):
+    """Poker with six cards, two rounds and two players, who have paid 1 each: fold, call, or raise by 2, in the second round by 4.
+
+    Two raises a round. A public card is seen in the second round; whose card has its rank wins, else the higher one. Fold is legal
+    where there is something to pay; an illegal action is a call. Observations: the player one-hot, the card one-hot, the public
+    card one-hot, for each of four moves of both rounds whether it was a call, and whether a raise.
+    Source: Southey et al. 2005, arXiv:1207.1411.
+    """
+
+    agents = ('player_0', 'player_1')
+    action_space = Discrete(3)
+    n_noise = 3
+
+    def __init__(self) -> None:
+        self.obs_space = Dict({'obs': _unit_box(30), ACTION_MASK: MultiBinary((3,))})
+        self._of_player = torch.eye(2)
+
+    def reset(self, noise: Tensor) -> Deal:
+        draw = (noise * torch.tensor([6.0, 5.0, 4.0], device=noise.device)).long()
+        first = draw[:, 0].clamp(max=5)
+        second = (first + 1 + draw[:, 1].clamp(max=4)) % 6
+        low = torch.minimum(first, second)
+        third = draw[:, 2].clamp(max=3)  # the number of a card among those that are left
+        third = third + (third >= low)
+        third = third + (third >= torch.maximum(first, second))
+        n = len(noise)
+        none = torch.full((n, 2, 4), -1, device=noise.device)
+        return Deal(torch.stack((first, second, third), 1), none, torch.zeros_like(first), torch.ones_like(draw[:, :2]))
+
+    def step(self, state: Deal, action: Tensor, noise: Tensor) -> tuple[Deal, Tensor, Tensor]:
+        card, moves, stage, paid = state
+        n_move, n_raise = self._counts(state)
+        player = (n_move % 2).unsqueeze(1)
+        choice = action.gather(1, player).squeeze(1)
+        most = paid.max(1).values
+        is_fold = (choice == FOLD) & (paid.gather(1, player).squeeze(1) < most)
+        is_raise = (choice == RAISE) & (n_raise < 2)
+        due = most + is_raise * 2 * (1 + stage)
+        after = torch.where(is_fold.unsqueeze(1), paid, paid.scatter(1, player, due.unsqueeze(1)))
+        place = (stage * 4 + n_move).unsqueeze(1)
+        moves = moves.flatten(1).scatter(1, place, is_raise.long().unsqueeze(1)).view_as(moves)
+        ends_round = ~is_fold & ~is_raise & (n_move > 0)
+        is_over = is_fold | (ends_round & (stage == 1))
+        winner = torch.where(is_fold, player.squeeze(1) * 2 - 1, self._showdown(card))  # 1: the first player
+        gain = torch.where(is_over, winner * after.min(1).values, 0).float()
+        stage = torch.where(ends_round & (stage == 0), 1, stage)
+        return Deal(card, moves, stage, after), torch.stack((gain, -gain), 1), is_over
+
+    def observe(self, state: Deal) -> Obs:
+        n = len(state.card)
+        cards = torch.nn.functional.one_hot(state.card, 6).float()  # [N, 3, 6]
+        public = cards[:, 2] * (state.stage > 0).unsqueeze(1)
+        made = torch.stack((state.moves == 0, state.moves == 1), 3).float().flatten(1)  # [N, 16]
+        both = torch.cat((public, made), 1).unsqueeze(1).expand(n, 2, 22)
+        obs = torch.cat((self._of_player.to(made.device).expand(n, 2, 2), cards[:, :2], both), 2)
+        _, n_raise = self._counts(state)
+        may_fold = state.paid[:, 0] != state.paid[:, 1]
+        legal = torch.stack((may_fold, torch.ones_like(may_fold), n_raise < 2), 1)
+        return {'obs': obs, ACTION_MASK: legal.unsqueeze(1).expand(n, 2, 3)}
+
+    def acts(self, state: Deal) -> Tensor:
+        n_move, _ = self._counts(state)
+        return _on_move(n_move % 2)
+
+    def _counts(self, state: Deal) -> tuple[Tensor, Tensor]:
+        """The moves and the raises of the present round, [N] int64."""
+        now = torch.where(state.stage.unsqueeze(1) == 0, state.moves[:, 0], state.moves[:, 1])
+        return (now >= 0).sum(1), (now == 1).sum(1)
+
+    def _showdown(self, card: Tensor) -> Tensor:
+        """1 where the first player has the better cards, -1 where the second one has, 0 where they are equal; [N] int64."""
+        rank = card // 2
+        strength = rank[:, :2] + 3 * (rank[:, :2] == rank[:, 2:])
+        return torch.sign(strength[:, 0] - strength[:, 1])
 
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
