@@ -6,7 +6,7 @@ Evaluations are against random play.
 config = dict(
     exp_name='connect_four_selfplay',
     max_env_step=2_000_000,
-    env=dict(id='pettingzoo:classic/connect_four-v3', collector_env_num=32),
+    env=dict(id='torch', game='connect_four', collector_env_num=32),
     agents=dict(
         self_play=dict(opponents=dict(latest=0.7, past=0.2, fixed=0.1), snapshot=dict(every=50_000)),
     ),

@@ -6,7 +6,7 @@ Policies draw their actions: good play of poker is mixed. The entropy bonus, wei
 config = dict(
     exp_name='leduc_poker_selfplay',
     max_env_step=2_000_000,
-    env=dict(id='pyspiel:leduc_poker', collector_env_num=128),
+    env=dict(id='torch', game='leduc_poker', collector_env_num=128),
     agents=dict(
         self_play=dict(opponents=dict(latest=1.0, past=0.0), snapshot=dict(every=100_000), exploitability=True),
     ),

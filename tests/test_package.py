@@ -437,6 +437,7 @@ N_AGENT = {
     'kuhn_poker_selfplay': 2,
     'kuhn_poker_selfplay_ppg': 2,
     'leduc_poker_selfplay': 2,
+    'leduc_poker_selfplay_ppg': 2,
 }
 """The agents whose rows one policy learns from, by config."""
 

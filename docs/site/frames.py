@@ -24,7 +24,12 @@ from zoo.tools.media.film import Camera, draw_without_display, make_filmed_env
 
 FRAMES = Path(__file__).resolve().parents[1] / 'images' / 'frames'
 SIZE = 240, 160  # pixels of a picture at most
-DRAWN_AS = {'tictactoe': {'id': 'pettingzoo:classic/tictactoe-v3'}}
+DRAWN_AS = {
+    'connect_four': {'id': 'pettingzoo:classic/connect_four-v3'},
+    'kuhn_poker': {'id': 'pyspiel:kuhn_poker'},
+    'leduc_poker': {'id': 'pyspiel:leduc_poker'},
+    'tictactoe': {'id': 'pettingzoo:classic/tictactoe-v3'},
+}
 """Tensor envs that are not drawn, and the same games that are."""
 N_STEP = 40  # before it is taken, with random actions
 

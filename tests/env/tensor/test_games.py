@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from zoo.core.spaces import ACTION_MASK
-from zoo.env.tensor.games import Deal, Hand, KuhnPoker, LeducPoker, RockPaperScissors, TicTacToe
+from zoo.env.tensor.games import ConnectFour, Deal, Hand, KuhnPoker, LeducPoker, RockPaperScissors, TicTacToe
 
 NO_NOISE = torch.zeros(1, 0)
 
@@ -147,6 +147,58 @@ def test_tictactoe_equals_pettingzoo_in_random_games():
             tuple(play_both(theirs, TicTacToe(), rng, lambda mask, rng: int(rng.choice(np.flatnonzero(mask)))))
         ] += 1
     assert set(results) == {(1.0, -1.0), (-1.0, 1.0), (0.0, 0.0)}
+
+
+def column_or_two(mask, rng):
+    """One of the first two columns that are free, so that some games fill the board; else any."""
+    free = np.flatnonzero(mask)
+    if rng.random() < 0.5:
+        free = free[:2]
+    return int(rng.choice(free))
+
+
+def test_connect_four_equals_pettingzoo_in_random_games():
+    connect_four = pytest.importorskip('pettingzoo.classic.connect_four_v3', reason='the extra agents')
+    rng = np.random.default_rng(0)
+    theirs = connect_four.env()
+    results = Counter()
+    for _ in range(60):
+        theirs.reset()
+        results[tuple(play_both(theirs, ConnectFour(), rng, column_or_two))] += 1
+    assert set(results) >= {(1.0, -1.0), (-1.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ('moves', 'winner'),
+    [
+        ([0, 1, 0, 1, 0, 1, 0], 0),  # a column
+        ([6, 3, 6, 4, 0, 5, 1, 6, 1, 6], None),  # three in a row, the fourth place of the row has another disc
+        ([0, 3, 0, 4, 1, 5, 1, 6], 1),  # the lowest row, to its right end
+        ([3, 4, 4, 5, 5, 6, 5, 6, 6, 0, 6], 0),  # a rising diagonal
+        ([3, 2, 2, 1, 1, 0, 1, 0, 0, 6, 0], 0),  # a falling one
+    ],
+)
+def test_connect_four_is_won_by_four_in_a_line(moves, winner):
+    env = ConnectFour()
+    state = env.reset(torch.zeros(1, 0))
+    for i, move in enumerate(moves):
+        state, reward, is_over = env.step(state, torch.full((1, 2), move), NO_NOISE)
+        assert bool(is_over) == (winner is not None and i == len(moves) - 1)
+    wanted = {None: [0.0, 0.0], 0: [1.0, -1.0], 1: [-1.0, 1.0]}
+    assert reward[0].tolist() == wanted[winner]
+
+
+def test_connect_four_ends_in_a_draw_when_the_board_is_full():
+    env = ConnectFour()
+    state = env.reset(torch.zeros(1, 0))
+    # a disc in the middle, then all other columns, then the rest of the middle: rows of one colour are cut by the middle
+    order = [3] + [0] * 6 + [1] * 6 + [2] * 6 + [4] * 6 + [5] * 6 + [6] * 6 + [3] * 5
+    for i, move in enumerate(order):
+        assert env.observe(state)[ACTION_MASK][0, i % 2, move]
+        state, reward, is_over = env.step(state, torch.full((1, 2), move), NO_NOISE)
+        assert bool(is_over) == (i == 41)
+    assert reward[0].tolist() == [0.0, 0.0]
+    assert not env.observe(state)[ACTION_MASK].any()
 
 
 def test_rock_paper_scissors_equals_pettingzoo():

@@ -110,6 +110,9 @@ def test_match_has_the_exploitability_of_each_player_and_of_the_league(kuhn):
 def test_function_and_large_game_have_none():
     assert list(match('random', first_legal, env=KUHN, n_episode=2).exploitability) == ['random']
     assert match('random', 'random', env='pyspiel:liars_dice', n_episode=2).exploitability == {}
+    of_tensors = match('random', 'random', env={'id': 'torch', 'game': 'kuhn_poker'}, n_episode=2).exploitability
+    assert of_tensors['random'].exploitability == pytest.approx(0.458333, abs=1e-6)
+    assert match('random', 'random', env={'id': 'torch', 'game': 'tictactoe'}, n_episode=2).exploitability == {}
 
 
 def first_legal(obs, mask):

@@ -17,7 +17,8 @@ class AgentTensorEnv(ABC):
 
     All agents have the same spaces, and an episode ends for all of them together. An agent that does not act in a state waits.
     Attributes: agents: their names; obs_space, action_space: of one agent; an entry 'action_mask' of observations is a
-      MultiBinary of the choices that are allowed.
+      MultiBinary of the choices that are allowed; spiel_game: the game of OpenSpiel whose information states the observations
+      are, in which exploitability is computed, if any.
     """
 
     agents: tuple[str, ...]
@@ -26,6 +27,7 @@ class AgentTensorEnv(ABC):
     max_episode_steps: int | None = None  # if env.max_episode_steps is not set; None: no limit
     n_noise: int = 0  # random numbers that a reset uses
     n_step_noise: int = 0  # random numbers that a step uses
+    spiel_game: str | None = None
 
     @abstractmethod
     def reset(self, noise: Tensor) -> State:

@@ -1,7 +1,7 @@
-"""Small games as tensor envs of several agents: Kuhn poker, Leduc poker, tic-tac-toe, rock-paper-scissors.
+"""Games as tensor envs of several agents: Kuhn poker, Leduc poker, tic-tac-toe, connect four, rock-paper-scissors.
 
-Agents, observations, actions and rewards are those of OpenSpiel's kuhn_poker and leduc_poker, and of PettingZoo's tictactoe_v3 and
-rps_v2.
+Agents, observations, actions and rewards are those of OpenSpiel's kuhn_poker and leduc_poker, and of PettingZoo's tictactoe_v3,
+connect_four_v3 and rps_v2.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class KuhnPoker(AgentTensorEnv):
     agents = ('player_0', 'player_1')
     action_space = Discrete(2)
     n_noise = 2
+    spiel_game = 'kuhn_poker'
 
     def __init__(self) -> None:
         self.obs_space = Dict({'obs': _unit_box(11), ACTION_MASK: MultiBinary((2,))})
@@ -114,6 +115,7 @@ class LeducPoker(AgentTensorEnv):
     agents = ('player_0', 'player_1')
     action_space = Discrete(3)
     n_noise = 3
+    spiel_game = 'leduc_poker'
 
     def __init__(self) -> None:
         self.obs_space = Dict({'obs': _unit_box(30), ACTION_MASK: MultiBinary((3,))})
@@ -219,6 +221,72 @@ class TicTacToe(AgentTensorEnv):
 
     def _player(self, state: Tensor) -> Tensor:
         return state.sum((1, 2)) % 2
+
+
+N_ROW, N_COLUMN = 6, 7
+
+
+def _fours() -> list[list[int]]:
+    """The 69 lines of connect four, four places each; places are counted row by row from the top."""
+    lines = []
+    for row in range(N_ROW):
+        for column in range(N_COLUMN):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                places = [(row + i * down, column + i * right) for i in range(4)]
+                last_row, last_column = places[-1]
+                if last_row < N_ROW and 0 <= last_column < N_COLUMN:
+                    lines.append([r * N_COLUMN + c for r, c in places])
+    return lines
+
+
+@TENSOR_ENV_REGISTRY.register('connect_four')
+class ConnectFour(AgentTensorEnv):
+    """Connect four: discs fall in a column of seven; four in a line win 1, the other player loses 1.
+
+    Observations: [6, 7, 2], the discs of the player who observes, and those of the other one, the top row first. A disc in a full
+    column changes nothing but whose move it is. State: the discs of both players, [N, 2, 42] bool, and the number of moves, [N].
+    """
+
+    agents = ('player_0', 'player_1')
+    action_space = Discrete(N_COLUMN)
+
+    def __init__(self) -> None:
+        self.obs_space = Dict({ACTION_MASK: MultiBinary((N_COLUMN,)), 'observation': _unit_box(N_ROW, N_COLUMN, 2)})
+        lines = torch.tensor(_fours())
+        self._is_in_line = torch.nn.functional.one_hot(lines, N_ROW * N_COLUMN).sum(1).float().T  # [42, 69]
+
+    def reset(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        n = len(noise)
+        discs = torch.zeros((n, 2, N_ROW * N_COLUMN), dtype=torch.bool, device=noise.device)
+        return discs, torch.zeros(n, dtype=torch.int64, device=noise.device)
+
+    def step(
+        self, state: tuple[Tensor, Tensor], action: Tensor, noise: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+        discs, n_move = state
+        player = n_move % 2
+        column = action.gather(1, player.unsqueeze(1)).squeeze(1)
+        height = self._heights(discs).gather(1, column.unsqueeze(1)).squeeze(1)
+        place = (N_ROW - 1 - height) * N_COLUMN + column  # negative in a full column
+        disc = place.unsqueeze(1) == torch.arange(N_ROW * N_COLUMN, device=place.device)
+        discs = discs | (disc.unsqueeze(1) & _on_move(player).unsqueeze(2))
+        has_line = ((discs.float() @ self._is_in_line.to(place.device)) > 3.5).any(2)  # [N, 2]
+        line = has_line.float()
+        return (discs, n_move + 1), line - line.flip(1), has_line.any(1) | discs.any(1).all(1)
+
+    def observe(self, state: tuple[Tensor, Tensor]) -> Obs:
+        discs, _ = state
+        both = torch.stack((discs, discs.flip(1)), 3)  # [N, player, place, mine or theirs]
+        free = self._heights(discs) < N_ROW
+        board = both.unflatten(2, (N_ROW, N_COLUMN)).float()
+        return {ACTION_MASK: free.unsqueeze(1).expand(-1, 2, -1), 'observation': board}
+
+    def acts(self, state: tuple[Tensor, Tensor]) -> Tensor:
+        return _on_move(state[1] % 2)
+
+    def _heights(self, discs: Tensor) -> Tensor:
+        """The discs in each column, [N, 7]."""
+        return discs.any(1).unflatten(1, (N_ROW, N_COLUMN)).sum(1)
 
 
 @TENSOR_ENV_REGISTRY.register('rock_paper_scissors')

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from zoo.agents.config import AgentsConfig
 from zoo.agents.exploitability import (
     MOST_POSITIONS,
+    SPIEL,
     Exploitability,
     GameTree,
     NotExactError,
@@ -16,6 +18,7 @@ from zoo.agents.exploitability import (
     play_of,
     tree_of,
 )
+from zoo.agents.games import is_tensor_env
 from zoo.agents.layout import policy_of_agents
 from zoo.config.section import validate
 from zoo.core.errors import UserError
@@ -27,7 +30,6 @@ from zoo.run.policy_file import load_policy
 from zoo.tools.matches.players import Entrant, Named, entrant_of, env_of_match, snapshots_of
 from zoo.worker.evaluator import Playing
 
-SPIEL = 'pyspiel:'
 LEAGUE_AVERAGE = 'average of the snapshots'
 
 
@@ -60,11 +62,6 @@ def exploitability(
             f'{entrant.contestant.name} has no snapshots of a league, so that they have no average; leave average out'
         )
     return tree.measure(tree.average(plays))
-
-
-def is_of_open_spiel(section: EnvConfig) -> bool:
-    """Whether a section env names a game of OpenSpiel."""
-    return isinstance(section.id, str) and section.id.startswith(SPIEL)
 
 
 def exact_of_match(entrants: Sequence[Entrant], section: EnvConfig, trust: Trust) -> dict[str, Exploitability]:
@@ -114,7 +111,9 @@ def exact_of_run(playing: Playing, section: EnvConfig, run_dir: Path | None, tru
 
 
 def _small_tree(section: EnvConfig) -> GameTree | None:
-    if not is_of_open_spiel(section):
+    """The tree of a game of OpenSpiel, or of a tensor env that is the same as one of them; None for other and larger games."""
+    is_of_open_spiel = isinstance(section.id, str) and section.id.startswith(SPIEL)
+    if not is_of_open_spiel and not (is_tensor_env(section) and find_spec('pyspiel')):
         return None
     try:
         return tree_of(section)
