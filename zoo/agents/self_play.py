@@ -160,7 +160,7 @@ class League:
         self._reset_step = 0
         self._drawn: tuple[tuple[int, int], str] | None = None  # the last episode, and its opponent
         self._kinds = self._bounds_of_kinds()  # of opponents, in this rollout
-        self._ahead: dict[int, tuple[int, list[list[float]]]] = {}  # by copy: an episode, the numbers of those from it on
+        self._ahead: dict[int, tuple[int, list[list[float]]]] = {}  # by copy: from which episode on, numbers
         self.folder: Path | None = None
         self.exact: dict[str, float] = {}
 
