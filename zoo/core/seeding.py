@@ -84,12 +84,12 @@ def _factors(first: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
 
 
 def _hashed(x: np.ndarray, mask: np.uint32, factor: np.uint32) -> np.ndarray:
-    x = (x ^ mask) * factor
-    return x ^ x >> np.uint32(16)
+    hashed: np.ndarray = (x ^ mask) * factor
+    return hashed ^ hashed >> np.uint32(16)
 
 
 def _joined(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    joined = x * np.uint32(0xCA01F9DD) - y * np.uint32(0x4973F715)
+    joined: np.ndarray = x * np.uint32(0xCA01F9DD) - y * np.uint32(0x4973F715)
     return joined ^ joined >> np.uint32(16)
 
 
