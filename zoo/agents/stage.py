@@ -25,6 +25,7 @@ OF_SINGLE_ENVS: dict[str, Any] = {
     'action_bins': None,
     'drop_obs': [],
     'info_columns': [],
+    'levels': None,
 }
 """Keys of the section env that change what one agent sees or does, and their values without effect."""
 

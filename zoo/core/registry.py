@@ -214,6 +214,7 @@ ENV_REGISTRY: Registry[Any] = Registry(
         'zoo.env.families.procgen': 'procgen',
         'zoo.env.tensor.vector': 'torch',
         'zoo.env.toy.bricks': 'tiny_bricks',
+        'zoo.env.toy.mazes': 'mazes',
         'zoo.env.toy.two_step': 'two_step_game',
         'zoo.env.toy.targets': 'any_space cartpole_no_velocity minigrid_memory_s7 one_step random_masks remember_cue',
     },

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, own_copy, section_problems
 from zoo.config.user_code import absolute_name, names_code, with_absolute_names
+from zoo.env.levels import LevelsConfig
 
 MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
 Count = Annotated[int, Field(ge=1)]
@@ -127,6 +128,10 @@ class EnvConfig(Section):
         description='attributes of the env that follow the env steps of the run, set before each rollout and evaluation: '
         '{wind: {start: 0, end: 5, over: 100000}}, or {points: [[env_step, value], ...], kind: step}, or a number',
     )
+    levels: LevelsConfig | None = Field(
+        None,
+        description='a fixed set of levels, seeds of the env, for training; null: each episode is as random as the env',
+    )
     info_columns: list[str] = Field(
         [],
         description="entries of the env's info that are stored with each transition, as column 'info/<entry>': numbers or "
@@ -219,6 +224,7 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
         'prev_action': cfg.prev_action,
         'prev_reward': cfg.prev_reward,
         'observe_info': bool(cfg.observe_info),
+        'levels': cfg.levels is not None,
         'wrappers': bool(cfg.wrappers),
         'reward_weights': cfg.reward_weights is not None,
     }

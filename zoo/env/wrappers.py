@@ -31,6 +31,7 @@ from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
 from zoo.env.config import EnvConfig, MaskSource
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, raised_at, show_value
 from zoo.env.infos import entry_of
+from zoo.env.levels import LevelEnv
 from zoo.env.masks import WHAT, flat_mask, no_mask_error
 from zoo.env.validation import RAW_ERRORS, as_flag, check_obs
 
@@ -230,6 +231,8 @@ def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: st
 
 def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) -> gymnasium.Env:
     """The env with the wrappers of a config. source: where its action masks come from, never 'auto'."""
+    if cfg.levels is not None:
+        env = LevelEnv(env)
     if cfg.action_bins is not None:
         env = BinsEnv(env, cfg.action_bins, name)
     if source == 'info' or source == 'method':

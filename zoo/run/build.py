@@ -25,6 +25,7 @@ from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, TOOL_REGISTRY
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
+from zoo.env.levels import LevelsConfig
 from zoo.env.make import env_name
 from zoo.env.restarts import Restarts
 from zoo.model.check import AllocationError, AllocationLimit
@@ -74,6 +75,7 @@ from zoo.worker.runner_view import TellRunner
 if TYPE_CHECKING:
     from zoo.cluster.engine import Engine
     from zoo.cluster.remote_collector import TakeNumbers
+    from zoo.run.observers.levels import Levels
     from zoo.run.observers.stop_rules import StopRules
 
 logger = logging.getLogger(__name__)
@@ -313,9 +315,15 @@ class RunBuilder:
             for learner in parts.learners.values():
                 learner.mode = learner.mode._replace(forward=self._gradients.showing(learner.mode.forward))
         self._schedules = EnvSchedules(cfg, parts)
+        self._levels: Levels | None = None
+        if cfg.env.levels is not None:
+            from zoo.run.observers.levels import Levels
+
+            self._levels = Levels(validate(LevelsConfig, cfg.env.levels, 'env.levels'), self._ranks)
         if self._checkpoint is not None:
             self.progress = restore(cfg, parts, self._checkpoint, self._ranks, self.stop_rules)
             state = saved_run(self._checkpoint).state.league
+            self._load_levels(saved_run(self._checkpoint).state.levels)
             self.roster.load_state_dict(state, self._checkpoint.path.parents[1])
         else:
             self.progress = Progress()
@@ -371,7 +379,7 @@ class RunBuilder:
         diagnostics = []
         if leads:
             diagnostics = [Diagnostics(facts_of(x.cfg, x.policy), x.name) for x in self.parts.learners.values()]
-        self.report = Report(log, job, diagnostics, self.agreement, self._schedules.metrics)
+        self.report = Report(log, job, diagnostics, self.agreement, self._env_values)
         last: tuple[Path, int] | None = None
         if checkpoint is not None:
             last = checkpoint.path, job.env_step
@@ -414,12 +422,30 @@ class RunBuilder:
             if self._cfg.checkpoint.keep_best:
                 self.progress.best_return = best_return_of(job.run_dir)
         self._schedules.before_rollout(job)
+        if self._levels is not None:
+            self._levels.before_rollout(job)
         job.reset_env()
         self.agreement.count()
         is_best = self._checkpoint is not None and self._cfg.checkpoint.keep_best and self.progress.best_return is None
         if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, in a new folder
             job.start()  # before callbacks are told of its checkpoint
             self._checkpoints.keep_best(self.progress)
+
+    def _env_values(self) -> dict[str, float]:
+        """The current values of what changes in the envs, by their names in the log."""
+        if self._levels is None:
+            return self._schedules.metrics()
+        return self._schedules.metrics() | self._levels.metrics()
+
+    def levels_state(self) -> dict[str, Any]:
+        """The scores of env.levels, for checkpoints; {} if nothing is scored."""
+        if self._levels is None:
+            return {}
+        return self._levels.scores.state_dict()
+
+    def _load_levels(self, state: dict[str, Any]) -> None:
+        if self._levels is not None and state:
+            self._levels.scores.load_state_dict(state)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event. Options that are off have no observer."""
@@ -436,6 +462,7 @@ class RunBuilder:
         add(EventCall(self.agreement.count, 'after_rollout', 'after_update'), when=not self.agreement.is_alone)
         add(Threads(self.parts.n_thread))
         add(self._schedules, when=self._schedules.changes)
+        add(self._levels)
         # after the schedules have set their values
         if n_reset is not None:
             add(EventCall(partial(reset_if_due, n_reset), 'before_rollout'))

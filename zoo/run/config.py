@@ -35,6 +35,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
+from zoo.env.levels import IS_NEW, LEVEL
 from zoo.env.make import source_problems, take_env_instances
 from zoo.policy.config import PolicyConfig, migrate_old_keys
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
@@ -379,11 +380,13 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 def fill_info_columns(config: dict[str, Any]) -> None:
-    """Adds the costs that a constraint limits to the infos that are stored."""
+    """Adds the costs that a constraint limits, and the levels that are scored, to the infos that are stored."""
+    columns = config['env']['info_columns']
     limits = value_at(config, 'policy.learn.constraint.limits')
     if isinstance(limits, dict):
-        columns = config['env']['info_columns']
         columns += [name for name in limits if name not in columns]
+    if value_at(config, 'env.levels.draw') == 'plr':
+        columns += [name for name in (LEVEL, IS_NEW) if name not in columns]
 
 
 def fill_schedules(config: dict[str, Any]) -> None:

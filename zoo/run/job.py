@@ -291,6 +291,9 @@ class SerialJob(RunView):
         league = self._run.roster.state_dict()
         if league:
             state['league'] = league
+        levels = self._run.levels_state()
+        if levels:
+            state['levels'] = levels
         own = self.own_numbers.state_dict()
         if own:
             state['own_numbers'] = own

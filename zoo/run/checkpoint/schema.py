@@ -104,6 +104,7 @@ class SavedState(Strict):
     counter: Counter
     stop: Annotated[dict[str, State], Field(max_length=MAX_ENTRIES)] = {}
     league: State = {}  # of self-play
+    levels: State = {}  # scores of env.levels
     own_numbers: Annotated[dict[str, OwnNumber], Field(max_length=MAX_ENTRIES)] = {}  # lifetimes of `job.log`
 
 

@@ -1,0 +1,138 @@
+"""Prioritized level replay against uniform draws: 4,000 mazes, returns on mazes that training has not seen.
+
+    python benchmarks/levels.py run --seeds 5 --steps 400000     # one run after the other; writes a raw file for each
+    python benchmarks/levels.py table                            # levels.md, from the raw files
+
+Both draws have the same levels, env steps and settings. A run is evaluated at its end on 2,000 episodes of other seeds, with
+actions drawn from the policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / 'results'
+RAW = RESULTS / 'levels_raw'
+N_LEVEL = 4_000
+DRAWS: dict[str, dict[str, Any]] = {
+    'uniform': {'draw': 'uniform'},
+    'plr': {'draw': 'plr'},
+    'robust plr': {'draw': 'plr', 'train_on_new': False, 'replay': 0.5},
+}
+T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+
+def config_of(draw: str, seed: int, n_step: int, root: str) -> dict[str, Any]:
+    return {
+        'exp_name': 'levels',
+        'seed': seed,
+        'max_env_step': n_step,
+        'logger': {'root': root, 'console': 'off'},
+        'env': {
+            'id': 'mazes',
+            'collector_env_num': 32,
+            'evaluator_env_num': 16,
+            'levels': {'n_level': N_LEVEL, **DRAWS[draw]},
+        },
+        'policy': {
+            'type': 'ppo',
+            'collect': {'n_step': 64, 'discount_factor': 0.97},
+            'learn': {'batch_size': 512, 'learning_rate': 1e-3, 'entropy_weight': 0.01},
+            'eval': {'eval_freq': 10**9, 'n_episode': 2_000, 'deterministic': False},
+        },
+    }
+
+
+def run(draw: str, seed: int, n_step: int) -> None:
+    """Trains one run, unless its raw file is there."""
+    import zoo
+
+    path = RAW / f'{draw.replace(" ", "_")}_{n_step}_seed{seed}.json'
+    if path.exists():
+        return
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as root:
+        result = zoo.serial_pipeline(config_of(draw, seed, n_step, root))
+        lines = (result.run_dir / 'metrics.jsonl').read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    returns = [row['collect/return_mean'] for row in rows if row.get('collect/return_mean') is not None]
+    found = {
+        'draw': draw,
+        'seed': seed,
+        'env_step': result.env_step,
+        'unseen_return': result.last_return,
+        'training_return': returns[-1],
+        'levels_seen': rows[-1].get('env/levels/seen'),
+        'cpu_s': round(time.process_time() - start, 1),
+    }
+    RAW.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + '\n')
+    print(found, flush=True)
+
+
+def interval(numbers: list[float]) -> str:
+    """The mean with its 95% interval by Student's t."""
+    mean = statistics.mean(numbers)
+    if len(numbers) < 2:
+        return f'{mean:.4f}'
+    half = T_95[len(numbers)] * statistics.stdev(numbers) / len(numbers) ** 0.5
+    return f'{mean:.4f} +- {half:.4f}'
+
+
+def table() -> str:
+    """The page of the results."""
+    found = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
+    lines = [
+        '# Levels by regret',
+        '',
+        f'{N_LEVEL:,} mazes (`env.id: mazes`), ppo; return on 2,000 episodes of mazes that training has not seen, mean over seeds',
+        "and its 95% interval by Student's t. Difference: of pairs with the same seed.",
+        '',
+        '    python benchmarks/levels.py run --seeds 5 --steps 400000',
+        '    python benchmarks/levels.py table',
+        '',
+        '| env steps | draw | seeds | return on unseen mazes | minus uniform | seeds better |',
+        '|---|---|---|---|---|---|',
+    ]
+    for n_step in sorted({each['env_step'] for each in found}):
+        of_length = [each for each in found if each['env_step'] == n_step]
+        uniform = {each['seed']: each['unseen_return'] for each in of_length if each['draw'] == 'uniform'}
+        for draw in DRAWS:
+            by_seed = {each['seed']: each['unseen_return'] for each in of_length if each['draw'] == draw}
+            if not by_seed:
+                continue
+            differences = [by_seed[seed] - uniform[seed] for seed in by_seed if seed in uniform]
+            shown = better = ''
+            if draw != 'uniform' and differences:
+                shown = interval(differences)
+                better = f'{sum(x > 0 for x in differences)} of {len(differences)}'
+            lines.append(
+                f'| {n_step:,} | {draw} | {len(by_seed)} | {interval(list(by_seed.values()))} | {shown} | {better} |'
+            )
+    return '\n'.join(lines) + '\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('what', choices=['run', 'table'])
+    parser.add_argument('--seeds', type=int, default=5)
+    parser.add_argument('--steps', type=int, default=400_000)
+    parser.add_argument('--draws', nargs='+', default=['uniform', 'plr'], choices=list(DRAWS))
+    args = parser.parse_args()
+    if args.what == 'run':
+        logging.disable(logging.WARNING)
+        for seed in range(args.seeds):
+            for draw in args.draws:
+                run(draw, seed, args.steps)
+    (RESULTS / 'levels.md').write_text(table())
+
+
+if __name__ == '__main__':
+    main()
