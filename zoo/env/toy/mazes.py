@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -86,7 +86,7 @@ class MazeEnv(gymnasium.Env):
     1 - 0.9 * t / limit at the goal, where the episode ends, else 0; after `limit` steps it is cut off.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {'render_modes': ['ansi']}
+    metadata = {'render_modes': ['ansi']}  # noqa: RUF012
 
     def __init__(self, size: int = 9, limit: int = 60, render_mode: str | None = None) -> None:
         self.size = size
