@@ -59,6 +59,9 @@ class Transition(TypedDict, total=False):
     is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or the env failed in this episode
     # [T, B] bool, traj_flag is set only because the rollout has no more steps of this row; of agents that wait for turns
     is_open: Tensor
+    age: Tensor  # [T, B] f32, updates between the action and the end of the rollout; only with env.ready_num
+    # [T, B] int64, the env of each row: columns hold the steps of several envs, one env after the other; with env.ready_num
+    env_index: Tensor
     # [T, B, ...], the recurrent state after the row, or what a `StateRecorder` keeps of it; only for models with one
     state: State
     is_first: Tensor  # [T, B] bool, an episode begins with the row; only together with `state`

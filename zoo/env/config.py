@@ -69,6 +69,11 @@ class EnvConfig(Section):
         'another; null: 2 with vectorization async, or if the policy acts on a GPU and the envs run on the '
         'CPU, provided that their number is even; else 1',
     )
+    ready_num: Count | None = Field(
+        None,
+        description='asynchronous stepping: the policy acts for this many training envs as soon as they have answered, while '
+        'the others still step; each env has a process of its own; half of the envs is usual; null: all envs step together',
+    )
     vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
         'auto',
         description='sync: one env after the other; async: one process for each, for slow envs; batched: the vector '
@@ -166,6 +171,14 @@ class EnvConfig(Section):
                 f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of envs.'
             )
         return n_group
+
+    @field_validator('ready_num')
+    @classmethod
+    def _fits(cls, n_ready: int | None, info: ValidationInfo) -> int | None:
+        n_env = info.data.get('collector_env_num')  # missing if it is invalid
+        if n_ready is not None and n_env is not None and n_ready > n_env:
+            raise ValueError(f'it must be at most env.collector_env_num, which is {n_env}; half of that is usual.')
+        return n_ready
 
     @field_validator('wrappers', mode='before')
     @classmethod

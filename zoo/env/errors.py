@@ -171,9 +171,12 @@ class Place:
     name: str
     step: int = 0
     restarts: bool = False  # env.on_error=restart
+    indices: np.ndarray | None = None  # of the envs among all, if the vector has other ones in every step
 
     def of(self, index: int | None) -> str:
         """The words for one env of the vector and the step; in a group 'name[4:8]' also for its index among all envs."""
+        if self.indices is not None and index is not None:
+            index = int(self.indices[index])
         part = _PART.search(self.name)
         of_all = ''
         if part and index is not None:

@@ -27,6 +27,7 @@ from zoo.env.seeded import SeededMaker
 from zoo.env.vector import VectorEnv, use_fast_action_space
 
 if TYPE_CHECKING:
+    from zoo.env.ready import ReadyEnvs
     from zoo.env.tensor.vector import TensorEnv
 
     MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
@@ -159,13 +160,18 @@ def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int | None, is_fami
         )
 
 
-def _make_single_envs(
-    cfg: EnvConfig, how: str, seeds: list[int], n_all: int, training: bool, name: str, restarts: Restarts | None
-) -> MadeVector:
-    """A vector of single envs that step in turn or in processes.
+class SingleMakers(NamedTuple):
+    """Functions that make the single envs of a vector, with their autoreset mode, and the counter of restarts, if any."""
 
-    Args: seeds: for the constructors, one for each env; n_all: envs in all groups together.
-    """
+    makers: list[Callable[[], gymnasium.Env]]
+    mode: gymnasium.vector.AutoresetMode
+    restarts: Restarts | None
+
+
+def _single_makers(
+    cfg: EnvConfig, how: str, seeds: list[int], n_all: int, training: bool, restarts: Restarts | None
+) -> SingleMakers:
+    """Args: seeds: for the constructors, one for each env; n_all: envs in all groups together."""
     autoreset = cfg.autoreset
     if autoreset == 'auto':
         autoreset = 'same_step'
@@ -181,13 +187,74 @@ def _make_single_envs(
     makers: list[Callable[[], gymnasium.Env]] = [maker] * len(seeds)
     if seeds_constructor(cfg):
         makers = [SeededMaker(maker, seed) for seed in seeds]
+    return SingleMakers(makers, mode, restarts)
+
+
+def _make_single_envs(
+    cfg: EnvConfig, how: str, seeds: list[int], n_all: int, training: bool, name: str, restarts: Restarts | None
+) -> MadeVector:
+    """A vector of single envs that step in turn or in processes. Args: as of `_single_makers`."""
+    made = _single_makers(cfg, how, seeds, n_all, training, restarts)
     from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
 
     if how == 'sync':
-        return MadeVector(SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), kind=SingleEnvs)
+        env = SerialVectorEnv(made.makers, made.mode, name, made.restarts, cfg.step_timeout)
+        return MadeVector(env, kind=SingleEnvs)
     from zoo.env.workers import WorkerVectorEnv
 
-    return MadeVector(WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), kind=SingleEnvs)
+    workers = WorkerVectorEnv(made.makers, made.mode, cfg.step_timeout, name, made.restarts)
+    return MadeVector(workers, kind=SingleEnvs)
+
+
+def make_ready_envs(
+    cfg: EnvConfig, device: str = 'cpu', restarts: Restarts | None = None, first: int | None = None, seed: int = 0
+) -> ReadyEnvs:
+    """The training envs of a config with env.ready_num: they step asynchronously. Args: as of `make_env_groups`.
+
+    Raises: as `make_vector_env`; UnsupportedEnvError for envs that cannot step one by one.
+    """
+    name = env_name(cfg)
+    n_env = cfg.collector_env_num
+    _check_ready(cfg, name)
+    seeds = constructor_seeds(seed, True, first or 0, n_env)
+    made = _single_makers(cfg, 'async', seeds, n_env, True, restarts)
+    reader = None
+    if device.startswith('cuda'):
+        reader = torch.device(device)
+    from zoo.env.ready import ReadyEnvs, ReadyWorkers
+
+    assert cfg.ready_num is not None
+    workers = ReadyWorkers(made.makers, made.mode, cfg.step_timeout, name, made.restarts)
+    with ExitStack() as undo:
+        undo.callback(workers.close)
+        envs = ReadyEnvs(workers, cfg.ready_num, cfg, name, reader, first or 0)
+        if cfg.schedule or cfg.reset_options:
+            from zoo.env.settings import EnvSettings
+
+            EnvSettings(cfg).apply([envs], 0)
+        undo.pop_all()
+    return envs
+
+
+def _check_ready(cfg: EnvConfig, name: str) -> None:
+    """Raises: UnsupportedEnvError if the envs of a config cannot step one by one."""
+    given = f'env.ready_num is {cfg.ready_num} but'
+    if isinstance(find_env(cfg.id, cfg.game), EnvFamily):
+        raise UnsupportedEnvError(
+            f'{given} {name!r} steps all its envs at once; leave ready_num out, or use an env that is made alone.'
+        )
+    if cfg.vectorization not in ('auto', 'async'):
+        raise UnsupportedEnvError(
+            f"{given} env.vectorization is {cfg.vectorization!r}, with which no env is ready before the others; use 'async'."
+        )
+    if cfg.autoreset not in ('auto', 'same_step'):
+        raise UnsupportedEnvError(
+            f"{given} env.autoreset is {cfg.autoreset!r}, which needs a step of its own for a reset; use 'same_step'."
+        )
+    if cfg.collector_group_num not in (None, 1):
+        raise UnsupportedEnvError(
+            f'{given} env.collector_group_num is {cfg.collector_group_num}, groups that take turns; leave one of the two out.'
+        )
 
 
 def constructor_seeds(seed: int, training: bool, first: int, n_env: int) -> list[int]:
@@ -212,6 +279,8 @@ def make_env_groups(
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
+    if cfg.ready_num is not None:
+        return [make_ready_envs(cfg, device, restarts, first, seed)]
     n_env = cfg.collector_env_num
     n_group = cfg.collector_group_num
     if n_group is None:

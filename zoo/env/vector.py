@@ -34,6 +34,7 @@ class VectorEnv(AnyVectorEnv):
     """B envs of any library on the CPU; every observation and reward is checked to be finite.
 
     Attributes: env: the gymnasium vector env. reader: of the observations. sent: the last actions, as the envs got them.
+      to_env: copies the policy's actions into the form that the envs take.
       drops_entries: whether the envs themselves leave out the entries of env.drop_obs.
     """
 
@@ -72,7 +73,7 @@ class VectorEnv(AnyVectorEnv):
         has_masks = mask_space(self.obs_space) is not None
         self.reader = self._make_reader(raw_space)
         self._rules = self._make_rules(cfg, has_masks)
-        self._to_env = _to_env(self.action_space, cfg)  # copies the policy's actions into the form that the envs take
+        self.to_env = _to_env(self.action_space, cfg)
         self._one_seed = one_seed
         self._device = reader
         self._first = first
@@ -144,7 +145,7 @@ class VectorEnv(AnyVectorEnv):
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
-        self.sent = self._to_env(action)
+        self.sent = self.to_env(action)
         if self.steps_async:
             try:
                 self.env.step_async(self.sent)  # type: ignore[attr-defined]

@@ -209,22 +209,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i in lost:
             results.insert(i, NO_STEP)
         broken += lost
-        rewards, terminated, truncated, finals, step_infos = zip(*results, strict=True)
-        infos: dict[str, Any] = {}
-        if broken:
-            infos[BROKEN] = np.isin(np.arange(self.num_envs), broken)
-        if any(final is not None for final in finals):
-            infos[FINAL_OBS] = np.fromiter(finals, dtype=object, count=self.num_envs)
-        for i, info in enumerate(step_infos):
-            if info is not None:
-                self.failed_index = i
-                requested, last = info
-                add_requested(infos, requested, i, self.num_envs)
-                if last is not None:
-                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = last
-                self.failed_index = None
-        flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
-        return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
+        return self._observations, *step_arrays(self, results, broken)
 
     def request(self, requested: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
@@ -345,12 +330,12 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 results.append(answer)
             else:
                 faults[i] = answer
-                results.append(_complete(answer) or NO_STEP)
+                results.append(complete_step(answer) or NO_STEP)
         if faults and self._restarts is None:
             raise self._error(faults, when)
         broken = []
         for i, fault in faults.items():
-            if _complete(fault):
+            if complete_step(fault):
                 self._restart(i, fault, f'the reset after {when}')
             else:
                 self._restart(i, fault, when)
@@ -419,6 +404,32 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return error
 
 
+def step_arrays(
+    env: gymnasium.vector.VectorEnv, results: Sequence[Step], broken: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    """The results of the steps of all envs of a vector, as rewards, terminated, truncated and infos.
+
+    Args: env: its attribute `failed_index` is set to the env whose infos are read; broken: indices of broken-off episodes.
+    """
+    n_env = env.num_envs
+    rewards, terminated, truncated, finals, step_infos = zip(*results, strict=True)
+    infos: dict[str, Any] = {}
+    if broken:
+        infos[BROKEN] = np.isin(np.arange(n_env), broken)
+    if any(final is not None for final in finals):
+        infos[FINAL_OBS] = np.fromiter(finals, dtype=object, count=n_env)
+    for i, info in enumerate(step_infos):
+        if info is not None:
+            env.failed_index = i  # type: ignore[attr-defined]
+            requested, last = info
+            add_requested(infos, requested, i, n_env)
+            if last is not None:
+                infos.setdefault(FINAL_INFO, np.full(n_env, None, dtype=object))[i] = last
+            env.failed_index = None  # type: ignore[attr-defined]
+    flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
+    return np.array(rewards, dtype=np.float64), *flags, infos
+
+
 class AnswerTime:
     """Time limit for answers; time in which this process and its workers were stopped, as by Ctrl-Z, does not count."""
 
@@ -448,7 +459,7 @@ def _receive(pipe: Connection, patience: AnswerTime) -> tuple[bool, Any]:
         return False, 'dead'
 
 
-def _complete(fault: Fault) -> Any:
+def complete_step(fault: Fault) -> Any:
     """The result of a step that ended an episode, if only the reset after it failed, else None."""
     if isinstance(fault, Raised):
         return fault.step

@@ -24,6 +24,7 @@ from zoo.core.data import (
     State,
     Timestep,
     Transition,
+    first_leaf,
     map_tensors,
     split_rows,
     to_device,
@@ -185,7 +186,7 @@ class ActorCriticPolicy(NetworkPolicy):
             explore = None
         else:
             explore = self._explore
-        noise = partial(self._noise.rollout, first=first)
+        noise = partial(self._noise.rollout, first=first, n_step=len(first_leaf(obs)) - 1)
         acting = self._execution.executor.start_acting(obs, noise, self._acts_with_value, explore)
         return acting or super()._start_acting(obs, first)
 

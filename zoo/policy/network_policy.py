@@ -43,15 +43,15 @@ class Noise:
         self._n_drawn.clear()
         self._rows.clear()
 
-    def rollout(self, n_env: int, first: int) -> Tensor:
-        """Draws the noise for all steps of a rollout of a group, [T, B, ...]."""
+    def rollout(self, n_env: int, first: int, n_step: int | None = None) -> Tensor:
+        """Draws the noise for all steps of a rollout of a group, [T, B, ...]. Args: n_step: T; None: that of the run."""
         n_drawn = self._n_drawn.get(first, 0)
         self._n_drawn[first] = n_drawn + 1
         again = []
         if n_drawn:
             again = [n_drawn]
         reseed(self._generator, self._seed, 'collect', first, self._collect_iter, *again)
-        return self._dist.noise((self._n_step, n_env), self._generator, self._device)
+        return self._dist.noise((n_step or self._n_step, n_env), self._generator, self._device)
 
     def row(self, n_env: int, first: int) -> Tensor:
         """Returns the noise for the next step of a group, [B, ...]; draws that of a rollout if none is left or B changes."""

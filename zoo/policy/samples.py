@@ -31,7 +31,9 @@ from zoo.policy.options import Estimated, UpdateOption
 from zoo.policy.slots import Entries, Units
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
-TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'is_open', 'state', 'is_first'))
+TRANSITION_ONLY = frozenset(
+    ('reward', 'done', 'traj_flag', 'value', 'is_reset', 'is_open', 'env_index', 'state', 'is_first')
+)
 """Columns of a transition that are not copied to the samples; all others are, including a policy's own."""
 Critic = Callable[..., Tensor]
 
@@ -115,7 +117,10 @@ def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
 
 
 NO_INPUT = frozenset(
-    ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat', 'is_step', 'intrinsic_adv', 'cost_adv')
+    (
+        *('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'age'),
+        *('is_repeat', 'is_step', 'intrinsic_adv', 'cost_adv'),
+    )
 )
 """Columns of samples that no gradient step reads."""
 

@@ -26,7 +26,7 @@ from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
 from zoo.run.result import RoundResult, TrainResult
 from zoo.run.resume import files_of_others, meta_of, state_of
-from zoo.run.roster import ONE_LEARNER, Roster
+from zoo.run.roster import ONE_LEARNER, ReadyRoster, Roster, refuse_ready_agents
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 from zoo.worker.infos import Episodes
 from zoo.worker.own_numbers import OwnNumbers
@@ -90,6 +90,7 @@ class SerialJob(RunView):
             try:
                 self._run = run = build(roster)
             except SeveralAgentsError as error:
+                refuse_ready_agents(cfg)
                 if roster is not ONE_LEARNER:
                     raise UserError(
                         f'{type(self).__name__}.roster returned a {type(roster).__name__}, for envs of one agent, but the env has '
@@ -112,7 +113,10 @@ class SerialJob(RunView):
     def roster(self) -> Roster:
         """The roster of the run: its learners, and how they share its envs."""
         if self.cfg.agents == AgentsConfig():
+            if self.cfg.env.ready_num is not None:
+                return ReadyRoster(self.cfg)
             return ONE_LEARNER
+        refuse_ready_agents(self.cfg)
         from zoo.run.agents_roster import AgentsRoster  # few runs have several agents
 
         if self.cfg.agents.self_play is not None:

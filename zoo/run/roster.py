@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo.core.errors import UserError, shown
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv, EnvConfig, check_env
 from zoo.policy.base import Policy
@@ -17,6 +19,10 @@ from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import refuse_other_spaces
 from zoo.worker.evaluator import Evaluator, Player
 from zoo.worker.infos import InfoKeys
+
+logger = logging.getLogger(__name__)
+# keys of section `policy` that need rollouts with a column for each env, and their values without that need
+_NEEDS_ROWS = {'collect.batch_mode': 'fragment', 'learn.intrinsic': None, 'learn.baseline': 'critic'}
 
 
 class Roster:
@@ -129,3 +135,58 @@ class Roster:
 
 
 ONE_LEARNER = Roster()
+
+
+class ReadyRoster(Roster):
+    """The roster of a run whose envs step asynchronously (env.ready_num). Args: cfg: of the run."""
+
+    def __init__(self, cfg: JobConfig) -> None:
+        self._n_ready = cfg.env.ready_num
+
+    def meet(self, learners: Mapping[str, Learner]) -> None:
+        """Raises: UserError if the samples of a learner need rollouts of envs that step together."""
+        given = f'env.ready_num is {self._n_ready} but'
+        for learner in learners.values():
+            cfg = learner.cfg.policy
+            if getattr(learner.policy, 'has_state', False):
+                raise UserError(
+                    f'{given} the policy has a memory, whose sequences need the steps of an env in one rollout after the '
+                    'other; leave ready_num out, or use windows of observations (env.window)'
+                )
+            for key, plain in _NEEDS_ROWS.items():
+                section, _, name = key.rpartition('.')
+                value = cfg[section].get(name, plain)
+                if value != plain:
+                    raise UserError(
+                        f'{given} policy.{key} is {shown(value)}, which reads the steps of each env in a column of its own; '
+                        'leave one of the two out'
+                    )
+
+    def why_not_runners(self, n_learner: int) -> str:
+        return f'env.ready_num is {self._n_ready}, and runners step their envs together'
+
+    def collector(
+        self, envs: Sequence[AnyVectorEnv], modes: Mapping[str, CollectMode], infos: InfoKeys, first: int
+    ) -> Collector:
+        from zoo.worker.ready_collector import ReadyCollector
+
+        if infos.step:
+            raise UserError(
+                f'env.ready_num is {self._n_ready} but logger.info_step_keys is {list(infos.step)}, means over steps that '
+                'come together; use logger.info_keys'
+            )
+        (mode,) = modes.values()
+        logger.info(
+            'env.ready_num is %d: the envs that answer first are acted for first, so neither a second run with this seed nor '
+            'a resume repeats a run bit for bit',
+            self._n_ready,
+        )
+        return ReadyCollector(envs, mode, infos, first)
+
+
+def refuse_ready_agents(cfg: JobConfig) -> None:
+    """Raises: UserError if a run of several agents has env.ready_num."""
+    if cfg.env.ready_num is not None:
+        raise UserError(
+            f'env.ready_num is {cfg.env.ready_num} but the run has several agents, whose envs step together; leave it out'
+        )

@@ -10,7 +10,7 @@ from zoo.core.data import Rollout
 from zoo.policy.base import Policy
 
 
-def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor, **columns: torch.Tensor) -> torch.Tensor:
     """Returns the rewards [T, B] as scaled by the policy: with V = 0 and lambda = 0 the advantage is the reward."""
     n_step, n_env = reward.shape
     data = {
@@ -20,6 +20,7 @@ def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> t
         'reward': reward,
         'done': end,
         'traj_flag': end,
+        **columns,
     }
     rollout = Rollout(data, torch.zeros(n_env, 1), torch.zeros(0, 1), torch.zeros(0, 2, dtype=torch.int64))
     return policy.collect_mode.get_train_sample(rollout)['adv'].view(n_step, n_env)
@@ -42,6 +43,22 @@ def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: 
         got = scaled_rewards(policy, reward, end)
         torch.testing.assert_close(got, reward / torch.tensor(seen).std(correction=0))
     assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # so a missing division would be noticed
+
+
+def test_reward_norm_of_envs_in_one_column_equals_that_of_a_column_each() -> None:
+    generator = torch.Generator().manual_seed(1)
+    each, one = (hand_policy(torch.zeros_like, 6, 0.0, reward_norm=True) for _ in range(2))
+    for _ in range(3):
+        reward = torch.randn(6, 2, generator=generator) + 1
+        end = torch.rand(6, 2, generator=generator) < 0.3
+        env = torch.arange(2).repeat_interleave(6)
+        is_open = torch.zeros(12, 1, dtype=torch.bool)
+        is_open[5] = not end[5, 0]  # the trace of env 0 stops there, but not its episode
+        flat_end = end.t().reshape(12, 1)
+        want = scaled_rewards(each, reward, end).t().reshape(12, 1)
+        columns = {'env_index': env.unsqueeze(1), 'is_open': is_open}
+        got = scaled_rewards(one, reward.t().reshape(12, 1), flat_end | is_open, **columns)
+        torch.testing.assert_close(got, want)
 
 
 def test_reward_norm_clips_at_ten() -> None:

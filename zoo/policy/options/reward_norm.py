@@ -35,6 +35,8 @@ class RewardNorm(UpdateOption):
 
         It updates the statistics first, and the next rollout continues the sums.
         """
+        if 'env_index' in data:
+            return self._scaled_by_env(data, weight)
         reward = data['reward']
         end = data['traj_flag']
         if 'is_open' in data:
@@ -49,6 +51,32 @@ class RewardNorm(UpdateOption):
             carry = self._carry_of_turns(data, total, carry, before)
         self._carry = carry
         return self._statistics.rescale(reward)
+
+    def _scaled_by_env(self, data: Transition, weight: Tensor | None) -> Tensor:
+        """As `scaled`, of a rollout whose columns have the steps of several envs (env.ready_num)."""
+        env, reward, end = (data[name].t().flatten() for name in ('env_index', 'reward', 'traj_flag'))
+        end = end & ~data['is_open'].t().flatten()
+        counts = torch.bincount(env)
+        place = (
+            torch.arange(len(env), device=env.device) - (counts.cumsum(0) - counts)[env]
+        )  # of each step among its env's
+        by_env = torch.zeros((int(counts.max()), len(counts)), dtype=reward.dtype, device=reward.device)
+        ends = torch.zeros_like(by_env, dtype=torch.bool)
+        by_env[place, env] = reward
+        ends[place, env] = end
+        if self._carry is None or len(self._carry) < len(counts):
+            before = torch.zeros_like(by_env[0])
+            if self._carry is not None:
+                before[: len(self._carry)] = self._carry
+            self._carry = before
+        before = self._carry[: len(counts)]
+        total = discounted_sum(by_env, ends, before, self._gamma)
+        weights = None if weight is None else weight.t().flatten()
+        self._statistics.update(total[place, env], weights)
+        last = (counts - 1).clamp(min=0), torch.arange(len(counts), device=env.device)
+        carry = self._gamma * total[last] * (1 - ends[last].to(reward.dtype))
+        self._carry[: len(counts)] = torch.where(counts > 0, carry, before)
+        return self._statistics.rescale(data['reward'])
 
     def _carry_of_turns(self, data: Transition, total: Tensor, carry: Tensor, before: Tensor) -> Tensor:
         """What rows add to the next sums whose last places have no transition.
