@@ -70,7 +70,10 @@ class ReadyWorkers(WorkerVectorEnv):
         """Waits until n envs have answered; returns the answers, the oldest first."""
         while len(self._answers_in_order) < n:
             self._poll()
-        return [self._answers_in_order.popleft() for _ in range(n)]
+        taken = []
+        for _ in range(n):
+            taken.append(self._answers_in_order.popleft())
+        return taken
 
     @property
     def observations(self) -> Any:
