@@ -116,12 +116,7 @@ def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     return torch.cat([critic(*part) for part in parts])
 
 
-NO_INPUT = frozenset(
-    (
-        *('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'age'),
-        *('is_repeat', 'is_step', 'intrinsic_adv', 'cost_adv'),
-    )
-)
+NO_INPUT = frozenset('reward done traj_flag next_obs staleness age is_repeat is_step intrinsic_adv cost_adv'.split())
 """Columns of samples that no gradient step reads."""
 
 

@@ -22,7 +22,12 @@ from zoo.worker.infos import InfoKeys
 
 logger = logging.getLogger(__name__)
 # keys of section `policy` that need rollouts with a column for each env, and their values without that need
-_NEEDS_ROWS = {'collect.batch_mode': 'fragment', 'learn.intrinsic': None, 'learn.baseline': 'critic'}
+_NEEDS_ROWS = {
+    'collect.batch_mode': 'fragment',
+    'learn.intrinsic': None,
+    'learn.constraint': None,
+    'learn.baseline': 'critic',
+}
 
 
 class Roster:
