@@ -35,6 +35,7 @@ OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_p
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
+WITH_JAX = ['jax_env']
 
 
 def run(*args: str, cwd: Path) -> str:
@@ -51,7 +52,7 @@ def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
 def test_examples_are_all_run_here() -> None:
     notebooks = {path.stem for path in (EXAMPLES / 'notebooks').iterdir()}
     assert notebooks == {*NOTEBOOKS}  # by the test of their cells
-    assert {path.stem for path in EXAMPLES.glob('*.py')} == {*SHORT, *OWN, *SCRIPTS, *WITH_FILE, *ON_RAY}
+    assert {path.stem for path in EXAMPLES.glob('*.py')} == {*SHORT, *OWN, *SCRIPTS, *WITH_FILE, *ON_RAY, *WITH_JAX}
 
 
 @pytest.mark.soak
@@ -62,7 +63,14 @@ def test_example_trains_by_its_file(name: str, tmp_path: Path) -> None:
     assert list(Path(result['run_dir']).glob('checkpoints/step_*.safetensors'))
 
 
-@pytest.mark.parametrize('name', [*SHORT, *OWN])
+@pytest.mark.soak
+def test_jax_env_walks_to_the_end(tmp_path: Path) -> None:
+    pytest.importorskip('jax')
+    # 12 places against a wind that is 1 in 10: from a start in 0..5 about 12 steps, 1 - .01 * 12
+    assert train('jax_env', cwd=tmp_path)['last_return'] > 0.8
+
+
+@pytest.mark.parametrize('name', [*SHORT, *OWN, *WITH_JAX])
 def test_example_run_as_a_script_trains_its_config(name: str) -> None:
     main = ast.parse((EXAMPLES / f'{name}.py').read_text()).body[-1]
     assert isinstance(main, ast.If) and ast.unparse(main.test) == "__name__ == '__main__'"

@@ -63,7 +63,8 @@ def _tensor_game(cfg: EnvConfig, name: str) -> tuple[AgentGame | None, str]:
     """As `find_game`, of a tensor program. Raises: UnsupportedEnvError for keys that it does not have."""
     from zoo.agents.tensor_game import TensorGame  # few runs have tensor envs of several agents
     from zoo.env.tensor.agents import AgentTensorEnv
-    from zoo.env.tensor.vector import check_tensor_config, tensor_env_of
+    from zoo.env.tensor.program import check_tensor_config
+    from zoo.env.tensor.vector import tensor_env_of
 
     vectorization_of(cfg, find_env(cfg.id, cfg.game))  # refuses keys of single envs
     check_tensor_config(cfg, name)

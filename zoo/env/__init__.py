@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zoo.env.tensor import classic as classic
     from zoo.env.tensor.agents import AgentTensorEnv as AgentTensorEnv
     from zoo.env.tensor.program import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY, TensorEnv as TensorEnv
+    from zoo.env.tensor.simulator import Simulator as Simulator
     from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv, make_tensor_env as make_tensor_env
     from zoo.env.toy import bricks as bricks, targets as targets
     from zoo.env.vector import VectorEnv as VectorEnv
@@ -61,6 +62,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.env.make': 'make_env',
         'zoo.env.make_vector': 'make_env_groups make_vector_env',
         'zoo.env.tensor.agents': 'AgentTensorEnv',
+        'zoo.env.tensor.simulator': 'Simulator',
         'zoo.env.tensor.program': 'TENSOR_ENV_REGISTRY TensorEnv',
         'zoo.env.tensor.classic': 'classic=',
         'zoo.env.tensor.vector': 'TensorVectorEnv make_tensor_env',

@@ -442,9 +442,24 @@ def _of_open_spiel(pyspiel: ModuleType, game: str, name: str) -> Callable[..., A
     return make
 
 
+def _of_jax(package: ModuleType, env_id: str, name: str) -> EnvFamily:
+    """The family of an env written in JAX, whose copies are one program. Raises: UnknownEnvError; MissingExtraError."""
+    from zoo.env.tensor.jax_packages import check_id, make_jax_envs  # only these import JAX
+
+    check_id(package, env_id, name)
+    make: Callable[..., Any] = partial(make_jax_envs, package, env_id)
+    return EnvFamily(make)
+
+
 OF_EXTRA_AGENTS = ('pettingzoo', 'pyspiel', 'mpe2')
 """Modules of the packages of the extra agents."""
-NAMED_BY_PACKAGE = {'gym': _of_old_gym, 'pettingzoo': _of_pettingzoo, 'pyspiel': _of_open_spiel}
+OF_JAX = ('brax', 'gymnax', 'jumanji', 'mujoco_playground', 'pgx')
+NAMED_BY_PACKAGE: dict[str, Callable[[ModuleType, str, str], Any]] = {
+    'gym': _of_old_gym,
+    'pettingzoo': _of_pettingzoo,
+    'pyspiel': _of_open_spiel,
+    **dict.fromkeys(OF_JAX, _of_jax),
+}
 """Packages that name their envs themselves, as `package:id`."""
 
 

@@ -132,8 +132,11 @@ def _as_any_vector(made: MadeVector, cfg: EnvConfig, name: str, n_env: int, devi
     if isinstance(made.env, AnyVectorEnv):
         return made.env
     if not isinstance(made.env, gymnasium.vector.VectorEnv):
+        from zoo.env.tensor.simulator import Simulator, SimulatorVectorEnv
         from zoo.env.tensor.vector import TensorVectorEnv
 
+        if isinstance(made.env, Simulator):
+            return SimulatorVectorEnv(made.env, cfg, name, device)
         return TensorVectorEnv(made.env, cfg, name, n_env, device, first)
     reader = None
     if device.startswith('cuda'):

@@ -24,7 +24,8 @@ from zoo.core.spaces import (
     n_values,
     obs_dtype,
 )
-from zoo.env.errors import BrokenContractError
+from zoo.env.config import EndsConfig, EnvConfig
+from zoo.env.errors import BrokenContractError, UnsupportedEnvError
 from zoo.env.masks import choice_slices
 
 State = Any  # a tensor, or a tuple, NamedTuple or dict of tensors, all of them [N, ...]
@@ -68,6 +69,20 @@ class TensorEnv(ABC):
         """The observations of N states: [N, *O] f32 (Box; uint8 for an image of bytes), int64 (Discrete, MultiDiscrete:
         indices from 0) or bool (MultiBinary); of a Dict a dict of these. An entry 'action_mask' is a MultiBinary."""
         return state
+
+
+def check_tensor_config(cfg: EnvConfig, name: str) -> None:
+    """Raises: UnsupportedEnvError for settings that need more than a tensor program gives."""
+    if cfg.ends != EndsConfig():
+        raise UnsupportedEnvError(
+            f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
+            'step, or leave env.ends out.'
+        )
+    if cfg.drop_obs:
+        raise UnsupportedEnvError(
+            f'env.drop_obs is set but {name!r} is a tensor program, whose observations are taken whole; let the networks '
+            'see a part of them by policy.model.actor_obs and critic_obs.'
+        )
 
 
 NO_LIMIT = 2**62  # env steps

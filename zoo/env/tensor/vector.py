@@ -30,7 +30,7 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import space_fault
-from zoo.env.config import EndsConfig, EnvConfig
+from zoo.env.config import EnvConfig
 from zoo.env.errors import (
     BrokenContractError,
     EnvContractError,
@@ -53,6 +53,7 @@ from zoo.env.tensor.program import (
     State,
     StepProgram,
     TensorEnv,
+    check_tensor_config,
     rebuild,
     state_leaves,
 )
@@ -316,20 +317,6 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
     _check_mask_space(env, name, action_mask)
     assert isinstance(env.action_space, Leaf)
     return env.obs_space, env.action_space
-
-
-def check_tensor_config(cfg: EnvConfig, name: str) -> None:
-    """Raises: UnsupportedEnvError for settings that need more than a tensor program gives."""
-    if cfg.ends != EndsConfig():
-        raise UnsupportedEnvError(
-            f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
-            'step, or leave env.ends out.'
-        )
-    if cfg.drop_obs:
-        raise UnsupportedEnvError(
-            f'env.drop_obs is set but {name!r} is a tensor program, whose observations are taken whole; let the networks '
-            'see a part of them by policy.model.actor_obs and critic_obs.'
-        )
 
 
 def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:
