@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,37 +28,20 @@ from typing import Any
 from speed_runs import Plan, calibrate, measure
 from speed_tables import report
 from speed_works import PEERS, WORKS, Work, before_driver, is_installed, left_out, peer_drivers, zoo_drivers
+from startup import first_update, users_env
 
-from report import VENVS, git_commit, last_words, machine, one_thread_env, results_folder, today, versions, write_json
+from report import REPO, VENVS, git_commit, machine, results_folder, today, versions, write_json
 
 PARTS = {work.name: work.title for work in WORKS}  # choices of --only
 log = logging.getLogger('speed')
 
 
-def first_update_s(limit_s: float = 60.0) -> float:
-    """Seconds from the command `zoo train cartpole_ppo` to the first line of metrics that an update wrote."""
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        # logger.freq=1: the first update is written when it is done, not some rollouts later
-        process = subprocess.Popen(
-            [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', 'logger.freq=1'],
-            cwd=folder,
-            env=one_thread_env(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            while time.perf_counter() - start < limit_s and process.poll() is None:
-                if any('"learn/' in path.read_text() for path in Path(folder).glob('runs/*/*/metrics.jsonl')):
-                    return time.perf_counter() - start
-                time.sleep(0.01)
-        finally:
-            process.kill()
-            _, stderr = process.communicate()
-    raise RuntimeError(
-        f'`zoo train cartpole_ppo` ended or took {limit_s:.0f} s without an update: {last_words(stderr)}'
-    )
+def first_update_s() -> list[float]:
+    """Seconds from the command `zoo train cartpole_ppo` to its first update, three times."""
+    with tempfile.TemporaryDirectory() as bytecode:
+        env = users_env(REPO, Path(bytecode))
+        first_update('cartpole_ppo', env)  # makes the bytecode that users have
+        return [first_update('cartpole_ppo', env).wall_s for _ in range(3)]
 
 
 def measure_work(work: Work, plan: Plan, args: argparse.Namespace) -> dict[str, Any]:
@@ -140,7 +122,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/sp
             works[work.name] = measure_work(work, plan, args)
             write_json(path, data)  # after each work, since all works take an hour
     if not args.render and not args.quick and args.device == 'cpu':
-        data['first_update_s'] = [first_update_s() for _ in range(3)]
+        data['first_update_s'] = first_update_s()
     write_json(path, data)
     path.with_suffix('.md').write_text(report(data), encoding='utf-8')
     log.info('written: %s', path.with_suffix('.md'))

@@ -53,6 +53,11 @@ def test_wrong_name_is_refused_with_the_closest_ones(lazy: ModuleType, name: str
         getattr(lazy, name)
 
 
+def test_name_that_python_asks_for_is_refused_without_a_search_for_close_ones(lazy: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=r"^module lazy_module has no attribute '__path__'$"):
+        lazy.__path__  # noqa: B018
+
+
 def test_submodule_of_a_package_is_imported_at_first_use() -> None:
     rl_utils = importlib.import_module('zoo.rl_utils')
     assert rl_utils.normalizer is importlib.import_module('zoo.rl_utils.normalizer')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from zoo.core.processes import (
     GivenUp,
     catch_signals,
     cgroup_memory,
+    collection_paused,
     end_words,
     given_up_at_its_end,
     may_be_given_up,
@@ -225,3 +227,30 @@ print('left:', [thread.name for thread in threading.enumerate() if thread.name =
 """
     done = subprocess.run([sys.executable, '-c', text], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.splitlines()[-1] == 'left: []'
+
+
+def test_objects_of_imports_are_not_collected_and_not_looked_at_again() -> None:
+    try:
+        with collection_paused(owns_process=True):
+            assert not gc.isenabled()
+            of_imports: list[object] = []
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+        assert not any(x is of_imports for x in gc.get_objects())  # those that the collector looks at
+    finally:
+        gc.unfreeze()
+
+
+def test_collection_goes_on_in_a_process_of_others() -> None:
+    with collection_paused(owns_process=False):
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_collection_that_the_caller_paused_stays_paused() -> None:
+    gc.disable()
+    try:
+        with collection_paused(owns_process=True):
+            pass
+        assert not gc.isenabled() and gc.get_freeze_count() == 0
+    finally:
+        gc.enable()

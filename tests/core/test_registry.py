@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,35 @@ def install_plugin(tmp_path, monkeypatch, entry_point: str, source: str) -> None
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, 'zoo_plugin', raising=False)
     assert metadata.entry_points(group='zoo_test.plugins')
+
+
+class Searches(metadata.DistributionFinder):
+    """Finds no package; counts how often somebody looks for all of them."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Finds no module."""
+
+    def find_distributions(
+        self, context: metadata.DistributionFinder.Context | None = None
+    ) -> list[metadata.Distribution]:
+        self.n += 1
+        return []
+
+
+def test_all_registries_share_one_search_for_plugins_until_the_path_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = Searches()
+    monkeypatch.setattr(sys, 'meta_path', [*sys.meta_path, searches])
+    monkeypatch.syspath_prepend(tmp_path)
+    for group in ('zoo_test.some', 'zoo_test.other'):
+        assert Registry('kind', group).names() == []
+    assert searches.n == 1
+    monkeypatch.syspath_prepend(tmp_path / 'more')
+    assert Registry('kind', 'zoo_test.some').names() == [] and searches.n == 2
 
 
 def test_register_class_returns_it_unchanged(registry):

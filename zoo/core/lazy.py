@@ -25,6 +25,8 @@ def lazy_names(
         is_package = '__path__' in vars(sys.modules[package])
         if is_package and name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
             return importlib.import_module(f'{package}.{name}')
+        if name not in home and name.startswith('__'):  # Python asks for __path__ at every `from module import name`
+            raise AttributeError(f'module {package} has no attribute {name!r}')
         if name not in home:
             from zoo.core.errors import closest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import sys
@@ -153,7 +154,8 @@ class Registry(Generic[T]):
         try:
             for module in self._modules:
                 importlib.import_module(module)
-            for point in sorted(metadata.entry_points(group=self._group), key=lambda p: (p.name, p.value)):
+            points = _entry_points(tuple(sys.path)).select(group=self._group)
+            for point in sorted(points, key=lambda p: (p.name, p.value)):
                 self._load_plugin(point)
             self._loaded = True  # only now: until then other threads load too, and so wait for the imports
         finally:
@@ -176,6 +178,15 @@ class Registry(Generic[T]):
             raise UserError(f'plugin {point.name} of package {package} raised {show_error(error)}') from error
         if point.attr and self.entries.get(point.name) is not item:
             self._add(point.name, item, place)
+
+
+@functools.lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> Any:
+    """The entry points of all installed packages, which all registries share: a search of site-packages takes about 7 ms.
+
+    Args: path: `sys.path`, where packages are searched for.
+    """
+    return metadata.entry_points()
 
 
 POLICY_REGISTRY: Registry[Any] = Registry(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
+from zoo.core.processes import collection_paused
 from zoo.tools.cli.choice import CHOICE, chosen, words_of
 from zoo.tools.cli.output import argument, has_better, in_brackets, show
 from zoo.tools.cli.parser import PROFILED
@@ -57,7 +58,11 @@ ARGUMENTS = {
 
 def run_train(args: argparse.Namespace) -> int:
     """Trains, and prints the result and the command that evaluates it."""
-    config = chosen(args)
+    with collection_paused(args.owns_process):
+        config = chosen(args)
+        from zoo.pipeline import serial_pipeline
+        from zoo.run.checkpoint.consent import consent_words
+        from zoo.worker.env_watch import EnvWatch
     if config is None and args.resume is None and args.run_dir is None:
         raise UserError(
             'zoo train got no config, no --env and no --resume; name a config (zoo list configs shows the bundled ones), '
@@ -72,10 +77,6 @@ def run_train(args: argparse.Namespace) -> int:
     hint = evaluations_hint(config, args.overrides)
     if hint:
         logger.info('%s', hint)
-    from zoo.pipeline import serial_pipeline
-    from zoo.run.checkpoint.consent import consent_words
-    from zoo.worker.env_watch import EnvWatch
-
     EnvWatch.owns_process = args.owns_process
     resumed = resumed_run(args.resume)
     result = serial_pipeline(
