@@ -12,6 +12,8 @@
 #define SEQUENCE_ROWS 128    /* rows of a block of sequences, if they leave it */
 #define MIN_SEQUENCE 8       /* .. this many sequences, */
 #define MAX_SEQUENCE 16      /* .. and at most this many: more gain nothing in the products of a step */
+#define PANEL 64        /* columns of a layer's weights that lie together: a product reads them one row after the other, */
+#define STEP_PANEL 48   /* .. and where it has 8 or 16 rows, of a step of sequences, goes best with three wide vectors */
 #define MAX_LANE 8      /* independent partial sums of a gradient */
 #define MAX_PART 4      /* heads on one trunk */
 #define MAX_TOWER 2
@@ -22,7 +24,8 @@ typedef struct {
     int n_in, n_out, in_pad, out_pad;
     int n_part;
     const zoo_linear *part[MAX_PART];     /* whose outputs stand one after the other */
-    float *forward;                       /* [n_in, out_pad]: the transposed weight */
+    int panel;                            /* columns of a panel of `forward` */
+    float *forward;                       /* the transposed weight in panels [n_in, panel]; the last goes up to out_pad */
     float *bias;                          /* [out_pad] */
     const float *backward;                /* [n_out, backward_stride]: the weight */
     float *backward_copy;                 /* NULL where the weight itself will do */
