@@ -12,8 +12,7 @@
 #define SEQUENCE_ROWS 128    /* rows of a block of sequences, if they leave it */
 #define MIN_SEQUENCE 8       /* .. this many sequences, */
 #define MAX_SEQUENCE 16      /* .. and at most this many: more gain nothing in the products of a step */
-#define PANEL 64        /* columns of a layer's weights that lie together: a product reads them one row after the other, */
-#define STEP_PANEL 48   /* .. and where it has 8 or 16 rows, of a step of sequences, goes best with three wide vectors */
+#define PANEL 64        /* columns of packed weights that lie together, so that a product reads them line by line */
 #define MAX_LANE 8      /* independent partial sums of a gradient */
 #define MAX_PART 4      /* heads on one trunk */
 #define MAX_TOWER 2

@@ -10,9 +10,9 @@ static int is_product(const zoo_linear *l, int n_in, int n_out) {
 static int is_linear(const zoo_linear *l, int n_in, int n_out) { return l->bias && is_product(l, n_in, n_out); }
 
 /* A layer of `n_part` linear layers side by side; is_first: nothing is left of it to send a gradient to; is_index: its
- * input is an index; panel: columns that its packed weights have together, if they need not be in one piece. */
+ * input is an index. */
 static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, int n_part, int is_first, int is_index,
-                       int panel, int width) {
+                       int width) {
     memset(l, 0, sizeof(*l));
     l->n_in = parts[0]->n_in;
     l->n_part = n_part;
@@ -23,7 +23,7 @@ static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, i
     l->in_pad = padded(l->n_in, width);
     l->out_pad = padded(l->n_out, width);
     l->transposed = is_index || (int64_t)l->n_in * l->out_pad < (int64_t)l->n_out * l->in_pad;
-    l->panel = n_part > 1 || is_index ? l->out_pad : panel;
+    l->panel = n_part > 1 || is_index ? l->out_pad : PANEL;
     l->grad = net->grad_size;
     net->grad_size += l->transposed ? (ptrdiff_t)l->n_in * l->out_pad : (ptrdiff_t)l->n_out * l->in_pad;
     l->bias_grad = net->grad_size;
@@ -73,8 +73,8 @@ static int plan_core(network *net, tower *t, const zoo_core *core, int n_in, int
         if (!is_linear(x, n_in, c->n_gate)) return 0;
         if (c->kind == ZOO_LSTM && !is_product(h, c->n_hidden, c->n_gate)) return 0;
         if (c->kind == ZOO_GRU && !is_linear(h, c->n_hidden, c->n_gate)) return 0;
-        plan_layer(net, &c->x, &x, 1, 0, 0, PANEL, width);
-        if (c->kind != ZOO_MINGRU) plan_layer(net, &c->h, &h, 1, 0, 0, STEP_PANEL, width);
+        plan_layer(net, &c->x, &x, 1, 0, 0, width);
+        if (c->kind != ZOO_MINGRU) plan_layer(net, &c->h, &h, 1, 0, 0, width);
         if (c->n_hidden > net->widest) net->widest = c->n_hidden;
         t->n_state += c->n_hidden * (c->kind == ZOO_LSTM ? 2 : 1);
         t->n_cell++;
@@ -95,14 +95,14 @@ static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_core *core
     for (int i = 0; i < trunk->n_layer; i++) {
         const zoo_linear *l = &trunk->layer[i];
         if (!is_linear(l, n_in, l->n_out)) return 0;
-        plan_layer(net, &t->layers[i], &l, 1, i == 0, i == 0 && t->is_index, PANEL, width);
+        plan_layer(net, &t->layers[i], &l, 1, i == 0, i == 0 && t->is_index, width);
         n_in = l->n_out;
     }
     n_in = plan_core(net, t, core, n_in, width);
     if (!n_in) return 0;
     for (int i = 0; i < n_head; i++)
         if (!is_linear(heads[i], n_in, heads[i]->n_out)) return 0;
-    plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, 0, PANEL, width);
+    plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, 0, width);
     t->n_back = t->layers[t->n_layer].n_out;
     for (int i = 0; i <= t->n_layer; i++)
         if (t->layers[i].out_pad > net->widest) net->widest = t->layers[i].out_pad;
