@@ -73,7 +73,7 @@ def entries_of(rollout: Rollout, r: int) -> int:
     return int((~rollout.data['is_reset'][:, r]).sum())
 
 
-@pytest.mark.parametrize(('cell', 'size'), [('lstm', 4), ('gru', 4), ('lstm', 16)])  # 16: agents act in C
+@pytest.mark.parametrize(('cell', 'size'), [('lstm', 4), ('gru', 4), ('lstm', 16), ('trxl', 4)])  # 16: in C
 @torch.no_grad()
 def test_each_agent_has_the_memory_of_its_own_steps(cell, size, tmp_path):
     keep, model, _ = run(tmp_path, cell, size)

@@ -53,6 +53,7 @@ CASES = {
          'policy.learn.batch_size=32'),
     ),
     'a recurrent state': ('remember_cue_ppo', 2048, ()),
+    'recorded parts of a recurrent state': ('remember_cue_ppo', 2048, ('policy.model.recurrent={cell: trxl, memory: 8}',)),
     'masks, the own numbers of envs and columns of infos': (
         'taxi_ppo',
         2048,

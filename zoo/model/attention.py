@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -204,8 +204,7 @@ class TransformerXL(MemoryCell):
 
     @classmethod
     def make(cls, n_in: int, cfg: RecurrentConfig) -> TransformerXL:
-        assert isinstance(cfg, TransformerXLConfig), 'the name of the cell chooses it'
-        return cls(n_in, cfg)
+        return cls(n_in, cast(TransformerXLConfig, cfg))  # runners get sections as dicts with attributes
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         h = self.embed(x)
