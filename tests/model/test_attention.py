@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.policy_envs import make_policy
 from zoo.config.section import ConfigError, plain, validate
+from zoo.core.spaces import WINDOW_MASK, Box, Dict, Discrete, MultiBinary
 from zoo.model import VACConfig
 from zoo.model.attention import (
+    AttentionConfig,
     GRUGate,
     RelativeAttention,
     TransformerXLConfig,
+    WindowAttention,
     distance_sinusoids,
     in_places,
     rows_before,
@@ -26,6 +31,10 @@ N_IN, B = 5, 3
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
 
 
 def section(**fields: Any) -> TransformerXLConfig:
@@ -216,6 +225,51 @@ def test_bf16_is_the_same_to_its_precision_and_has_a_gradient() -> None:
     torch.testing.assert_close(step.float(), whole[0], rtol=0, atol=0.2)
     feature.float().square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in made.parameters())
+
+
+def test_newest_place_of_a_window_attends_to_places_that_are_not_empty() -> None:
+    """The same as the block over the places that are seen, by hand; the newest is seen even if it is all zeros."""
+    made = WindowAttention(
+        validate(AttentionConfig, {'hidden_size': 8, 'heads': 2}), Box(-ones(3, 2), ones(3, 2))
+    ).double()
+    x = random(2, 3, 2)
+    x[0, 0] = 0.0
+    x[1, 2] = 0.0
+    found = made(x.flatten(1).unsqueeze(0))  # [1, 2, 6]: leading dimensions stay
+    assert found.shape == (1, 2, 8) and made.n_feature == 8
+    context = made.embed(x)
+    is_seen = torch.tensor([[False, True, True], [True, True, True]])
+    torch.testing.assert_close(found[0], made.block.step(context[:, -1], context, is_seen), rtol=0, atol=1e-12)
+    x[0, 0] = 1e-30
+    assert not torch.equal(made(x.flatten(1))[0], found[0, 0])
+
+
+@pytest.mark.parametrize(
+    ('space', 'fits'),
+    [
+        (Box(-ones(3, 2), ones(3, 2)), True),
+        (Box(-ones(3), ones(3)), False),
+        (Box(0 * ones(8, 8, 3), 255 * ones(8, 8, 3), 'uint8'), False),
+        (Discrete(3), False),
+    ],
+)
+def test_encoder_is_for_arrays_of_rows(space: Any, fits: bool) -> None:
+    assert WindowAttention.fits(space) == fits
+
+
+def test_policy_reads_its_window_by_attention() -> None:
+    """Every place that holds an observation changes the logits."""
+    model = dict(encoder=dict(type='attention', hidden_size=8, heads=2))
+    space = Dict({'obs': Box(-ones(3, 2), ones(3, 2)), WINDOW_MASK: MultiBinary((3,))})
+    policy = make_policy(space, Discrete(2), model=model)
+    assert any(isinstance(part, WindowAttention) for part in policy.model.actor_encoder.modules())
+    obs = {'obs': random(1, 3, 2).float(), WINDOW_MASK: torch.tensor([[False, True, True]])}
+    obs['obs'][0, 0] = 0.0
+    before = policy.model.compute_actor(obs)
+    for place in (1, 2):
+        other = obs['obs'].clone()
+        other[0, place] += 0.5
+        assert not torch.equal(policy.model.compute_actor({**obs, 'obs': other}), before)
 
 
 def test_section_of_the_memory_is_that_of_its_cell() -> None:

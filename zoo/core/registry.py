@@ -208,6 +208,7 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     'encoder',
     'zoo.encoders',
     {
+        'zoo.model.attention': 'attention',
         'zoo.model.cnn': 'cnn impala nature',
         'zoo.model.encoder': 'flat mlp multi simba',
     },

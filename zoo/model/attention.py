@@ -1,4 +1,4 @@
-"""Attention as a memory: a layer of Transformer-XL that remembers its last inputs, gated as in GTrXL; recurrent cell 'trxl'."""
+"""Attention to the past: the memory cell 'trxl', a Transformer-XL gated as in GTrXL; the encoder 'attention' for windows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from zoo.core.registry import CELL_REGISTRY
+from zoo.config.section import Section
+from zoo.core.registry import CELL_REGISTRY, ENCODER_REGISTRY
+from zoo.core.spaces import Box, Space
 from zoo.model.config import RecurrentConfig
+from zoo.model.images import holds_images
 from zoo.model.recurrent import MemoryCell, RecordedRows, Resets
 from zoo.rl_utils.init import orthogonal
 
@@ -20,6 +23,16 @@ GATE_BIAS = 2.0
 Source: Parisotto et al. 2019, arXiv:1910.06764, sec. 3.2, whose value this is.
 """
 FEED_FORWARD = 4  # the hidden layer after the attention is this many times as wide as the features
+
+
+def check_heads(heads: int, hidden_size: int) -> None:
+    """Raises ValueError if heads do not divide the width of a layer."""
+    if hidden_size % heads:
+        divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
+        nearest = min(divisors, key=lambda n: abs(n - heads))
+        raise ValueError(
+            f'heads is {heads} but hidden_size is {hidden_size}, which they share equally; use a divisor, e.g. heads {nearest}'
+        )
 
 
 class TransformerXLConfig(RecurrentConfig):
@@ -34,16 +47,8 @@ class TransformerXLConfig(RecurrentConfig):
 
     @model_validator(mode='after')
     def _heads_divide_the_width(self) -> TransformerXLConfig:
-        if self.hidden_size % self.heads:
-            nearest = min((n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0), key=self._distance)
-            raise ValueError(
-                f'heads is {self.heads} but hidden_size is {self.hidden_size}, which they share equally; use a divisor, '
-                f'e.g. heads {nearest}'
-            )
+        check_heads(self.heads, self.hidden_size)
         return self
-
-    def _distance(self, n: int) -> int:
-        return abs(n - self.heads)
 
 
 class GRUGate(nn.Module):
@@ -170,11 +175,44 @@ def in_places(by_distance: Tensor) -> Tensor:
     return flat[..., : n_row * n_place].unflatten(-1, (n_row, n_place))
 
 
+class AttentionBlock(nn.Module):
+    """Attention to a row and to those before it, then two dense layers, each after a normalisation and joined by a gate.
+
+    e = gate(h, relu(attention(norm(rows)))),  feature = gate'(e, relu(mlp(norm'(e)))).
+    Args: n: width of rows and features; heads, memory: of `RelativeAttention`; gate: a name of GATES.
+    Source: Parisotto et al. 2019, arXiv:1910.06764, sec. 3.1: the input of a block passes it without a normalisation.
+    """
+
+    def __init__(self, n: int, heads: int, memory: int, gate: str) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(n)
+        self.attention = RelativeAttention(n, heads, memory)
+        self.gate_attention = GATES[gate](n)
+        self.norm_mlp = nn.LayerNorm(n)
+        self.mlp = nn.Sequential(
+            orthogonal(nn.Linear(n, FEED_FORWARD * n), 2**0.5),
+            nn.ReLU(),
+            orthogonal(nn.Linear(FEED_FORWARD * n, n), 1.0),
+        )
+        self.gate_mlp = GATES[gate](n)
+
+    def step(self, h: Tensor, context: Tensor, is_seen: Tensor) -> Tensor:
+        """Features [B, n] of the last of the rows context [B, M + 1, n], which is h; is_seen: [B, M + 1]."""
+        return self._joined(h, self.attention.step(self.norm_attention(context), is_seen))
+
+    def forward(self, h: Tensor, context: Tensor, is_seen: Tensor) -> Tensor:
+        """Features [B, L, n] of the last L of the rows context [B, M + L, n], which are h; is_seen: [B, L, M + L]."""
+        return self._joined(h, self.attention(self.norm_attention(context), is_seen))
+
+    def _joined(self, h: Tensor, y: Tensor) -> Tensor:
+        e = self.gate_attention(h, relu(y))
+        return self.gate_mlp(e, relu(self.mlp(self.norm_mlp(e))))
+
+
 @CELL_REGISTRY.register('trxl')
 class TransformerXL(MemoryCell):
-    """Attention to the present input h and to the last `memory` ones of the same episode, then two dense layers.
+    """An `AttentionBlock` over the present input h and the last `memory` ones of the same episode; h = x, or W x if widths differ.
 
-    e = gate(h, relu(attention(norm(memory, h)))),  feature = gate'(e, relu(mlp(norm'(e)))),  h = x, or W x if the widths differ.
     The state is the last `memory` inputs h, oldest first, and how many of them belong to the episode; the others are 0.
     Inputs of steps before a sequence are as they were when the policy acted, and get no gradient.
     Source: Parisotto et al. 2019, arXiv:1910.06764, sec. 3.1 and 3.2; Dai et al. 2019, arXiv:1901.02860. Departs: each row
@@ -191,16 +229,7 @@ class TransformerXL(MemoryCell):
         self.embed: nn.Module = nn.Identity()
         if n_in != n:
             self.embed = orthogonal(nn.Linear(n_in, n), 1.0)
-        self.norm_attention = nn.LayerNorm(n)
-        self.attention = RelativeAttention(n, cfg.heads, cfg.memory)
-        self.gate_attention = GATES[cfg.gate](n)
-        self.norm_mlp = nn.LayerNorm(n)
-        self.mlp = nn.Sequential(
-            orthogonal(nn.Linear(n, FEED_FORWARD * n), 2**0.5),
-            nn.ReLU(),
-            orthogonal(nn.Linear(FEED_FORWARD * n, n), 1.0),
-        )
-        self.gate_mlp = GATES[cfg.gate](n)
+        self.block = AttentionBlock(n, cfg.heads, cfg.memory, cfg.gate)
 
     @classmethod
     def make(cls, n_in: int, cfg: RecurrentConfig) -> TransformerXL:
@@ -211,8 +240,8 @@ class TransformerXL(MemoryCell):
         memory, count = self._parts(state)
         context = torch.cat((memory, h.unsqueeze(1).to(memory.dtype)), 1)  # [B, M + 1, n]
         is_seen = self._distance(1, x.device)[0] <= count
-        y = self.attention.step(self.norm_attention(context), is_seen)
-        return self._joined(h, y), self._state(context[:, 1:], (count + 1).clamp(max=self.memory))
+        feature = self.block.step(h, context, is_seen)
+        return feature, self._state(context[:, 1:], (count + 1).clamp(max=self.memory))
 
     def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         n_row = len(x)
@@ -222,9 +251,9 @@ class TransformerXL(MemoryCell):
         n_before = rows_before(resets.first, count.squeeze(1)).clamp(max=self.memory)  # [L, B]
         distance = self._distance(n_row, x.device)
         is_seen = (distance >= 0) & (distance <= n_before.t().unsqueeze(-1))
-        y = self.attention(self.norm_attention(context), is_seen)
+        feature = self.block(h, context, is_seen).transpose(0, 1)
         count = (n_before[-1] + 1).clamp(max=self.memory).unsqueeze(1)
-        return self._joined(h, y).transpose(0, 1), self._state(self._kept(context[:, n_row:], count), count)
+        return feature, self._state(self._kept(context[:, n_row:], count), count)
 
     def record(self, state: Tensor) -> Tensor:
         return state[..., -1 - self.n_hidden : -1]  # the newest of the inputs
@@ -237,10 +266,6 @@ class TransformerXL(MemoryCell):
         place = t.unsqueeze(1) + 1 + torch.arange(self.memory, device=t.device)  # [N, M]
         count = counts[t + 1, b].unsqueeze(1)
         return self._state(self._kept(context[place, b.unsqueeze(1)], count), count)
-
-    def _joined(self, h: Tensor, y: Tensor) -> Tensor:
-        e = self.gate_attention(h, relu(y))
-        return self.gate_mlp(e, relu(self.mlp(self.norm_mlp(e))))
 
     def _parts(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs [B, M, n] of a state, and the number [B, 1] of those that belong to the episode."""
@@ -265,3 +290,46 @@ def rows_before(first: Tensor, count: Tensor) -> Tensor:
     row = torch.arange(len(first), device=first.device, dtype=count.dtype).unsqueeze(1)
     start = torch.where(first, row, -count).cummax(0).values  # the row that began the episode, below 0 for earlier ones
     return row - start
+
+
+class AttentionConfig(Section):
+    """Encoder 'attention' over the places of a window, or the rows of any array of numbers."""
+
+    hidden_size: int = Field(64, ge=1, le=1_000_000, description='width of a place, and of the features; 64 to 256')
+    heads: int = Field(4, ge=1, le=1_000, description='attention heads, which share hidden_size among them; 1 to 8')
+
+    @model_validator(mode='after')
+    def _heads_divide_the_width(self) -> AttentionConfig:
+        check_heads(self.heads, self.hidden_size)
+        return self
+
+
+@ENCODER_REGISTRY.register('attention')
+class WindowAttention(nn.Module):
+    """For windows: the newest of the last observations attends to those before it; arrays [n, k] of numbers, one row each.
+
+    [..., n * k] -> [..., hidden_size]: a linear layer for each row, and an `AttentionBlock` from the last row. Rows of zeros, as
+    the places of a window before the start of an episode are, are not seen.
+    """
+
+    config: ClassVar[type[Section]] = AttentionConfig
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, cfg: AttentionConfig, space: Box) -> None:
+        super().__init__()
+        self.n_feature: int = cfg.hidden_size
+        self._shape = space.shape
+        self.embed = orthogonal(nn.Linear(space.shape[1], cfg.hidden_size), 1.0)
+        self.block = AttentionBlock(cfg.hidden_size, cfg.heads, space.shape[0] - 1, 'none')
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, Box) and len(space.shape) == 2 and not holds_images(space)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, *self._shape)  # [N, n, k]
+        is_seen = (rows != 0).any(-1)
+        is_last = torch.arange(self._shape[0], device=x.device) == self._shape[0] - 1
+        context = self.embed(rows)
+        feature = self.block.step(context[:, -1], context, is_seen | is_last)
+        return feature.view(*x.shape[:-1], self.n_feature)

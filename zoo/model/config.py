@@ -80,7 +80,7 @@ class ActorCriticConfig(Section):
     encoder: EncoderSpec = Field(
         'auto',
         description='network before the heads, by name or as {type: name, its fields}: '
-        "mlp, simba, flat, cnn, nature, impala, multi; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
+        "mlp, simba, flat, cnn, nature, impala, multi, attention; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
         "else 'impala', 'mlp' below 8x8, for a Dict 'multi'",
     )
     hidden_sizes: list[Width] = Field([64, 64], min_length=1, description='mlp: widths of the hidden layers')
