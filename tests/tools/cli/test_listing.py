@@ -37,7 +37,7 @@ def test_lines_on_keys_fit_a_terminal_and_lose_no_word() -> None:
             assert ''.join(text.split()) == ''.join(' '.join(row).split())
 
 
-ENCODERS = ('cnn', 'impala', 'mlp', 'multi', 'nature', 'simba')
+ENCODERS = ('attention', 'cnn', 'impala', 'mlp', 'multi', 'nature', 'simba')
 LISTED = {  # how the description of a name begins
     'policies': {'ppo': ''},
     'models': {'vac': ''},
@@ -45,6 +45,7 @@ LISTED = {  # how the description of a name begins
     'configs': {'cartpole_ppo': 'CartPole-v1 ppo 100,000 env steps', 'pong_ppo': 'atari/Pong ppo'},
     'envs': {'HalfCheetah-v5': 'extra mujoco', 'LunarLander-v3': 'extra box2d'},
     'encoders': dict.fromkeys(ENCODERS, 'For '),
+    'cells': {'lstm': 'Gates', 'trxl': 'An'},
     'distributions': {'categorical': ''},
 }
 
@@ -65,12 +66,12 @@ def said_of(kind: str, zoo: Zoo) -> dict[str, str]:
 @pytest.mark.slow
 def test_every_registered_name_is_described(tmp_path: Path) -> None:
     """Runs in a separate process: other tests register names too."""
-    kinds = ['policies', 'models', 'buffers', 'encoders', 'distributions']
+    kinds = ['policies', 'models', 'buffers', 'encoders', 'cells', 'distributions']
     (tmp_path / 'all.py').write_text(
         f'from zoo.tools.cli import main\nfor kind in {kinds}:\n    main(["list", kind])\n    print()'
     )
     blocks = run_python('all.py', cwd=tmp_path).stdout.strip().split('\n\n')
-    assert len(blocks) == 5 and not [line for block in blocks for line in block.splitlines() if len(line.split()) < 4]
+    assert len(blocks) == 6 and not [line for block in blocks for line in block.splitlines() if len(line.split()) < 4]
 
 
 def test_envs_and_families_say_what_they_are(zoo: Zoo) -> None:

@@ -26,6 +26,7 @@ KINDS = {
     'policies': 'policies, by policy.type',
     'models': 'networks, by policy.model.type',
     'encoders': 'encoders of observations, by policy.model.encoder',
+    'cells': 'cells of a memory, by policy.model.recurrent.cell',
     'distributions': 'distributions of actions, by policy.model.distribution',
     'buffers': 'buffers, by buffer.type',
     'parts': 'parts of an update that a config may exchange, with their options',
@@ -101,6 +102,7 @@ def _rows(kind: str) -> Iterable[tuple[str, ...]]:
         'models': registry.MODEL_REGISTRY,
         'buffers': registry.BUFFER_REGISTRY,
         'encoders': registry.ENCODER_REGISTRY,
+        'cells': registry.CELL_REGISTRY,
         'distributions': registry.DISTRIBUTION_REGISTRY,
     }
     return ((name, _summary(registries[kind].get(name))) for name in registries[kind].names())
