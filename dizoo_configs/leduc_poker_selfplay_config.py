@@ -16,7 +16,7 @@ config = dict(
         learn=dict(
             batch_size=1024,
             learning_rate=dict(start=1e-3, end=0.0),
-            entropy_weight=dict(start=0.1, end=0.02),
+            entropy_weight=dict(start=0.3, end=0.1),
             adv_norm='off',
         ),
         collect=dict(n_step=32, discount_factor=1.0),
