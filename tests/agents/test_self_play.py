@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from zoo.agents.self_play import MAIN, League, SelfPlayConfig, expected_score, fixed_name, slot_name
+from zoo.core.seeding import stream
 from zoo.policy.modes import EvalMode
 
 AGENTS = ['first', 'second']
@@ -102,6 +103,26 @@ def test_draws_depend_on_seed_copy_and_episode_alone(tmp_path):
     keys = [(e, c) for e in range(20) for c in range(4)]
     assert draws(500, keys) == draws(500, keys[::-1])
     assert draws(500, keys) != draws(600, keys)
+
+
+def test_opponents_are_those_of_a_generator_of_numpy_for_each_episode(tmp_path):
+    found = league(
+        tmp_path, opponents={'latest': 0.3, 'past': 0.4, 'fixed': 0.3}, fixed=['random', 'bots:one'], sample='pfsp'
+    )
+    take(found, 0, 100, 200)
+    found.reset(300)
+    found.begin_rollout(300, ())
+    found.snapshots[100].games.extend([1.0] * 9)  # win rate .95; .5 without games
+    weights = np.array([0.25, 0.05**2, 0.25]) + 1e-3
+    for copy, episode in [(0, 0), (0, 1), (5, 63), (5, 64), (5, 1000), *((2, episode) for episode in range(60))]:
+        rng = np.random.default_rng(stream(0, 'league', 300, copy, episode))
+        kind = rng.choice(3, p=[0.3, 0.4, 0.3])
+        wanted = MAIN
+        if kind == 1:
+            wanted = slot_name(rng.choice(3, p=weights / weights.sum()))
+        elif kind == 2:
+            wanted = fixed_name(rng.integers(2))
+        assert found.policy_of(AGENTS[1 - copy % 2], episode, copy) == wanted
 
 
 def test_running_episodes_keep_their_opponent(tmp_path):
