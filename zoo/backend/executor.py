@@ -26,6 +26,7 @@ from zoo.core.data import (
     Obs,
     State,
     StateRecorder,
+    as_tensors,
     first_leaf,
     keeps_state,
     leaf_items,
@@ -185,6 +186,9 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     return output
 
 
+OUTPUT = "the policy's output"
+
+
 class ForwardActing:
     """Acting by a forward function, whose outputs [B, ...] are copied into blocks.
 
@@ -192,7 +196,8 @@ class ForwardActing:
     """
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
-        self._forward = forward
+        self._given = forward
+        self._forward: Forward = self._first_forward
         self._obs_rows = unbind_rows(obs)
         self._are_aligned = [map_tensors(_is_aligned, row) for row in self._obs_rows]
         self._n_step = len(self._obs_rows) - 1
@@ -202,7 +207,7 @@ class ForwardActing:
         if initial_state is None:
             self.state = None
         else:
-            self.state = initial_state(self._n_env)
+            self.state = as_tensors(initial_state(self._n_env), 'the initial state')
 
     def begin(self) -> None:
         """Nothing to prepare."""
@@ -229,6 +234,17 @@ class ForwardActing:
         for rows, (_, x) in zip(self._rows, leaf_items(output), strict=True):
             rows[t].copy_(x)
         return self._actions[t]
+
+    def _first_forward(self, obs: Obs, state: State) -> dict[str, Any]:
+        """The first call of the forward function, which says whether its outputs need to be converted to tensors."""
+        forward = self._given
+        output = forward(obs, state)
+        if all(isinstance(x, Tensor) for _, x in leaf_items(output)):
+            self._forward = forward
+            return output
+        found: dict[str, Any] = as_tensors(output, OUTPUT)
+        self._forward = lambda obs, state: as_tensors(forward(obs, state), OUTPUT)
+        return found
 
 
 class RecordingActing(ForwardActing):

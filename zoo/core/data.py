@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.errors import UserError, shown
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 
 
@@ -283,6 +284,39 @@ def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
     if isinstance(tree, Mapping):
         return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
     return function(tree, *others)
+
+
+def as_tensors(tree: Tree, what: str) -> Any:
+    """A tree whose arrays, lists and numbers are tensors; tensors stay as they are.
+
+    Args: what: the tree in messages, such as "the policy's output".
+    Raises: UserError for a leaf that is no number, such as a text.
+    """
+    if isinstance(tree, Mapping):
+        names = {path: name for (path, _), (name, _) in zip(leaf_items(tree), leaves(tree), strict=True)}
+        return _as_tensors(tree, what, names, ())
+    return _leaf_tensor(tree, what)
+
+
+def _as_tensors(tree: Tree, what: str, names: Mapping[Path, str], path: Path) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _as_tensors(x, what, names, (*path, key)) for key, x in tree.items()}
+    return _leaf_tensor(tree, f'{what} {names[path]!r}')
+
+
+def _leaf_tensor(x: Any, what: str) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    try:
+        array = np.asarray(x)
+    except ValueError:  # lists of several lengths
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in 'biuf':
+        raise UserError(
+            f'{what} is {shown(x)}, but a rollout holds numbers; give a number for each, such as the index of a text in a list '
+            'that the policy keeps'
+        )
+    return torch.as_tensor(array)
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:

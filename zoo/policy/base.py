@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, acting_by
+from zoo.backend.executor import OUTPUT, Acting, acting_by
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import (
@@ -30,6 +30,7 @@ from zoo.core.data import (
     State,
     Timestep,
     Transition,
+    as_tensors,
     keeps_state,
     recorder_of,
 )
@@ -115,6 +116,21 @@ def _section(base: Any, name: str, config: Any) -> type[Section]:
         )
     validate(base.config, data, 'policy', [path for path, _ in fields_of(base.config, 'policy')])
     return with_defaults(base.config, data)
+
+
+def _giving_tensors(forward: Callable[[Obs, State], dict[str, Any]]) -> Callable[[Obs, State], dict[str, Any]]:
+    """A `_forward_eval` whose outputs are tensors."""
+
+    def converted(obs: Obs, state: State = None) -> dict[str, Any]:
+        found: dict[str, Any] = as_tensors(forward(obs, state), OUTPUT)
+        return found
+
+    return converted
+
+
+def _making_tensors(initial_state: Callable[[int], State]) -> Callable[[int], State]:
+    """A function of `_initial_state` whose states are tensors."""
+    return lambda n_env: as_tensors(initial_state(n_env), 'the initial state')
 
 
 logger = logging.getLogger(__name__)
@@ -465,7 +481,13 @@ class Policy(ABC):
         sample = None
         if draws:
             sample = self._forward_sample
-        return EvalMode(self._forward_eval, self._initial_state(), self._env_action(), sample)
+        forward: Callable[[Obs, State], dict[str, Any]] = self._forward_eval
+        if not str(getattr(forward, '__module__', '')).startswith('zoo.'):  # a user's method, which may give arrays
+            forward = _giving_tensors(forward)
+        initial = self._initial_state()
+        if initial is not None and not str(getattr(initial, '__module__', '')).startswith('zoo.'):
+            initial = _making_tensors(initial)
+        return EvalMode(forward, initial, self._env_action(), sample)
 
     def act(self, obs: Raw, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
         """Returns actions for the env, for one raw observation [*O] or a batch [B, *O]; by default greedy, like evaluation.

@@ -19,6 +19,7 @@ from zoo.core.data import (
     Sample,
     State,
     Transition,
+    as_tensors,
     first_leaf,
     leaves,
     map_tensors,
@@ -214,7 +215,8 @@ class Samples:
             weight = valid_weight(data['is_reset'], self._ranks)
         reward = self._scaled_reward(data, weight)
         outputs = rollout_values(rollout, critic)
-        columns: dict[str, Any] = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
+        kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
+        columns: dict[str, Any] = as_tensors(kept, 'the column')
         columns |= self.estimate(outputs, reward, data['done'], data['traj_flag'])
         if weight is not None:
             columns['weight'] = weight
