@@ -30,7 +30,7 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     'policy_gradient': 8_192,
     'quick_start': 2_048,
 }
-OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play runner_stats episode_so_far'.split()  # each has a separate test
+OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play runner_stats episode_so_far own_tensors'.split()  # each has a separate test
 # they have no config
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
@@ -259,6 +259,13 @@ def test_self_play_in_kuhn_poker_has_standings_and_a_loss_of_its_average(tmp_pat
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
     # with random actions an episode of CartPole lasts 22 steps (standard deviation 12); the mean of 200 is 22 +- 0.9
     assert train('random_policy', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
+
+
+def test_own_tensors_reach_runners(tmp_path: Path) -> None:
+    result = train('own_tensors', 'cluster.engine=inline', cwd=tmp_path)
+    rows = [line for line in lines_of(result) if 'learn/p_of_action' in line]
+    # the learner finds the best of the actions; the runners draw it only if they get its logits. 8 steps, 1 each
+    assert result['last_return'] == 8.0 and rows[-1]['learn/p_of_action'] > 0.9 and rows[-1]['collect/return_mean'] > 6
 
 
 def test_policy_with_a_state_of_its_own_knows_the_episode_so_far(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -38,6 +39,7 @@ from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_act
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
 from zoo.core.data import first_leaf, leaves, map_tensors
+from zoo.core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('native')
 EXECUTORS: dict[str, Any] = {
@@ -460,3 +462,28 @@ def test_graph_calls_the_step_of_an_optimizer_of_a_users_own(graphs: list[Any]) 
     with_optimizers(lambda named: [OwnAdam(named)])(problem)
     assert_equal_parameters(problem.run(GraphExecutor), problem.run(Eager))
     assert not graphs
+
+
+def acting_with(**more: Any) -> ForwardActing:
+    """Acting for 3 steps of 2 envs, whose outputs are action 0 and `more`."""
+
+    def forward(obs: Tensor, state: Any) -> dict[str, Any]:
+        return {'action': [0, 0], **{name: make(obs) for name, make in more.items()}}
+
+    return ForwardActing(forward, torch.arange(8.0).reshape(4, 2, 1))
+
+
+def test_outputs_of_acting_may_be_arrays_and_lists() -> None:
+    acting = acting_with(square=lambda obs: obs.numpy() ** 2, flag=lambda obs: [True, False])
+    for t in range(3):
+        assert acting.step(t).tolist() == [0, 0]
+    assert acting.output['square'][..., 0].tolist() == [[0.0, 1.0], [4.0, 9.0], [16.0, 25.0]]
+    assert acting.output['flag'].dtype == torch.bool and acting.output['action'].dtype == torch.int64
+
+
+@pytest.mark.parametrize('words', [['go', 'stay'], np.array(['go', 'stay']), [None, None], [[1.0], [1.0, 2.0]]])
+def test_output_without_numbers_is_refused_by_its_name(words: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"the policy's output 'note' is .* holds no numbers; give numbers, such as the index"
+    ):
+        acting_with(note=lambda obs: words).step(0)

@@ -20,8 +20,10 @@ from zoo.config.components import make_component
 from zoo.core.errors import UserError
 from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY, PENALTY_REGISTRY
 from zoo.core.spaces import Box
+from zoo.model.actor_critic import VAC
 from zoo.pipeline import serial_pipeline
 from zoo.policy.passes import shuffle
+from zoo.rl_utils import Categorical
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 from zoo.run.config import resolve_config
 
@@ -348,3 +350,74 @@ def test_a_draw_that_gives_no_order_of_the_entries_is_refused(
     policy = ppo(dict(draw='wrong_of_test'))
     with pytest.raises(UserError, match=f'the draw.* {said}'):
         policy.learn_mode.forward(samples_of(policy))
+
+
+class Warm:
+    """An exploration as a class: the logits divided by a number."""
+
+    def __init__(self, *, heat: float = 2.0) -> None:
+        self.heat = heat
+
+    def __call__(self, dist: Any, logit: torch.Tensor) -> torch.Tensor:
+        return logit / self.heat
+
+
+class TwoWay(Categorical):
+    """A distribution that asks its model for the sign of the logits by which the best action is chosen."""
+
+    name = 'two_way'
+    sign = 1.0
+
+    @classmethod
+    def of_space(cls, space: Any, options: Any) -> Any:
+        return cls(space.n)
+
+    def see_model(self, model: Any) -> None:
+        self.sign = getattr(model, 'sign', 1.0)
+
+    def mode(self, logit: torch.Tensor) -> torch.Tensor:
+        return super().mode(self.sign * logit)
+
+
+class Signed(VAC):
+    sign = -1.0
+
+
+HERE = 'tests.policy.test_config_components'
+
+
+@pytest.mark.parametrize(
+    'spec', [Warm, f'{HERE}:Warm', {'type': Warm, 'heat': 4.0}, {'type': f'{HERE}:Warm', 'heat': 4.0}]
+)
+def test_exploration_may_be_a_class_or_name_one(spec: Any) -> None:
+    policy = ppo(collect={'n_step': N_STEP, 'exploration': spec})
+    heat = spec['heat'] if isinstance(spec, dict) else 2.0
+    obs = torch.randn(5, *OBS.shape)
+    with torch.no_grad():
+        wanted = policy.model.compute_actor(obs) / heat
+    torch.testing.assert_close(policy.collect_mode.forward(obs, None)['logit'], wanted)
+    kept = policy.cfg.collect.exploration
+    assert (kept['type'] if isinstance(kept, dict) else kept) == f'{HERE}:Warm'  # so that a checkpoint can hold it
+
+
+@pytest.mark.parametrize('spec', [TwoWay, f'{HERE}:TwoWay'])
+def test_distribution_may_be_a_class_or_name_one_and_sees_the_model_of_the_policy(spec: Any) -> None:
+    plain = make_policy(OBS, TWO_ACTIONS, model={'distribution': spec})
+    assert type(plain.dist) is TwoWay and plain.cfg.model.distribution == f'{HERE}:TwoWay'
+    network = Signed(plain.cfg.model, OBS, TWO_ACTIONS)
+    policy = make_policy(OBS, TWO_ACTIONS, network=network)
+    obs = torch.randn(9, *OBS.shape)
+    assert policy.eval_mode.forward(obs, None)['action'].tolist() == network.compute_actor(obs).argmin(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ('distribution', 'words'),
+    [
+        (f'{HERE}:HERE', 'but that is .*; name a class or a function'),
+        (f'{HERE}:ppo', 'which is no class; name a class of a distribution'),
+        ('categoricl', "did you mean 'categorical'"),
+    ],
+)
+def test_distribution_that_is_no_class_is_refused(distribution: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_policy(OBS, TWO_ACTIONS, model={'distribution': distribution})

@@ -17,6 +17,7 @@ from zoo.backend.trace import named_tensors
 from zoo.cluster.messages import Placement, Reply, Request, WeightLayout, flat, place
 from zoo.cluster.pickled_code import check_versions, unpacked
 from zoo.config.section import Config
+from zoo.core.data import as_tensors
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups
 from zoo.env.interface import EnvCommand
@@ -79,7 +80,8 @@ class Runner:
                 raise UserError(
                     f'the policy made on {host} has other weights than that of the learner; install the same code on both'
                 )
-            place(joined_names({name: named_tensors(each.model) for name, each in policies.items()}), spec.placements)
+            of_models = joined_names({name: named_tensors(each.model) for name, each in policies.items()})
+            place(of_models, {name: where for name, where in spec.placements.items() if name in of_models})
             self._layout = WeightLayout(acting_state(policies))
             modes = {name: each.collect_mode for name, each in policies.items()}
             self._collector = payload.collector(self._envs, modes, payload.infos, spec.first)
@@ -152,7 +154,10 @@ def _made(made_of: Mapping[str, Any]) -> Policy:
 
 def acting_state(policies: Mapping[str, Policy]) -> dict[str, Tensor]:
     """The tensors that acting needs of all policies. Args: policies: by learner."""
-    return joined_names({name: policy.acting_state() for name, policy in policies.items()})
+    found: dict[str, Tensor] = as_tensors(
+        joined_names({name: policy.acting_state() for name, policy in policies.items()}), 'acting_state()'
+    )
+    return found
 
 
 def joined_names(tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

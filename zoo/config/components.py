@@ -31,6 +31,23 @@ def component_of(registry: Registry[Any], path: str, common: type[Section] = Sec
     return Annotated[str | dict[str, Any], check]
 
 
+def class_of(registry: Registry[Any], path: str) -> Any:
+    """The type of a config field that names a class without options: a registered name, 'auto', or code; it becomes a name."""
+
+    def checked(name: Any) -> str:
+        if not isinstance(name, str):
+            raise ConfigError(f'{path} is {shown(name)} but must name a {registry.kind}.')
+        if name != 'auto':
+            item = _item(registry, name, path)
+            if not isinstance(item, type):
+                raise ConfigError(
+                    f'{path} is {shown_name(name)!r}, which is no class; name a class of a {registry.kind}.'
+                )
+        return name
+
+    return Annotated[str | Callable[..., Any], BeforeValidator(_with_name), AfterValidator(checked)]
+
+
 def components_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
     """The type of a config field that is a list of components, each as in `component_of`."""
     return list[component_of(registry, path, common)]  # type: ignore[misc]
@@ -70,13 +87,15 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
 
 def _item(registry: Registry[Any], name: str, path: str) -> Any:
     """Returns the registered item; if the registry takes code, also one named as 'module:Class' or 'file.py:Class'."""
-    if registry.takes_code and name not in registry and (name in _given or names_code(name)):
+    if registry.takes_code and (name in _given or names_code(name) and name not in registry):
         if name in _given:
             found = _given[name]
         else:
             found = load_code(name, path)
         if not callable(found):
             raise ConfigError(f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class or a function.')
+        if registry.keeps_code:
+            registry.keep(name, found)
         return found
     try:
         return registry.get(name)

@@ -313,8 +313,8 @@ def _leaf_tensor(x: Any, what: str) -> Tensor:
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in 'biuf':
         raise UserError(
-            f'{what} is {shown(x)}, but a rollout holds numbers; give a number for each, such as the index of a text in a list '
-            'that the policy keeps'
+            f'{what} is {shown(x)}, which holds no numbers; give numbers, such as the index of a text in a list that the policy '
+            'keeps'
         )
     return torch.as_tensor(array)
 

@@ -47,15 +47,21 @@ class Registry(Generic[T]):
     `REGISTRY.get(name)(...)` or `build` makes an object; errors of the constructor are not changed.
 
     Args: modules: to be imported, or {module: the names that it registers, with spaces between them}.
-    Attributes: takes_code: a config may name 'module:Class' in place of a registered name. entries, places: the items
-      registered so far and their 'module:line', by name.
+    Attributes: takes_code: a config may name 'module:Class' in place of a registered name; keeps_code: that is then registered
+      under this name, for policies and runners. entries, places: the items registered so far and their 'module:line', by name.
     """
 
     def __init__(
-        self, kind: str, group: str, modules: Iterable[str] | Mapping[str, str] = (), takes_code: bool = False
+        self,
+        kind: str,
+        group: str,
+        modules: Iterable[str] | Mapping[str, str] = (),
+        takes_code: bool = False,
+        keeps_code: bool = False,
     ) -> None:
         self.kind = kind
         self.takes_code = takes_code
+        self.keeps_code = keeps_code
         self._group = group
         homes: Mapping[str, str] = {}
         if isinstance(modules, Mapping):
@@ -99,6 +105,11 @@ class Registry(Generic[T]):
         if module is None:
             return decorator
         return decorator(module)
+
+    def keep(self, name: str, item: T) -> None:
+        """Registers code that a config names 'module:Class', under that name; replaces an earlier one of that name."""
+        if self.entries.get(name) is not item:
+            self._add(name, item, f'{getattr(item, "__module__", "?")}:{name}', True)
 
     def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """`get(name)(*args, **kwargs)`. Raises: as `get`, and what the constructor raises."""
@@ -243,6 +254,8 @@ DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
         'zoo.rl_utils.distributions.composite': 'bernoulli composite multi_categorical',
         'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
     },
+    takes_code=True,
+    keeps_code=True,
 )
 SURROGATE_REGISTRY: Registry[Any] = Registry(
     'surrogate',
@@ -261,7 +274,9 @@ ESTIMATOR_REGISTRY: Registry[Any] = Registry(
     {'zoo.rl_utils.estimators': 'n_step returns vtrace', 'zoo.rl_utils.gae': 'gae'},
 )
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
-EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
+EXPLORATION_REGISTRY: Registry[Any] = Registry(
+    'exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',), takes_code=True, keeps_code=True
+)
 DRAW_REGISTRY: Registry[Any] = Registry(
     'draw', 'zoo.draws', {'zoo.policy.options.passes': 'in_order prioritized', 'zoo.policy.passes': 'shuffle'}
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from zoo.config.components import class_of
 from zoo.config.section import ConfigError, Section, is_class, validate
 from zoo.core.errors import unknown_name
 from zoo.core.registry import CELL_REGISTRY, DISTRIBUTION_REGISTRY
@@ -114,8 +115,9 @@ class ActorCriticConfig(Section):
     normalize_images: bool = Field(
         True, description='images of bytes are divided by the upper bound of their space, as a rule 255'
     )
-    distribution: str = Field(
-        'auto', description="distribution of the actions, a registered name; 'auto': the usual one of the action space"
+    distribution: class_of(DISTRIBUTION_REGISTRY, 'policy.model.distribution') = Field(  # type: ignore[valid-type]
+        'auto',
+        description="distribution of the actions, a registered name or 'module:Class'; 'auto': the usual one of the action space",
     )
     state_dependent_std: bool = Field(
         False, description='Gaussian: the log-std is a function of the observation, not a free parameter'
@@ -133,13 +135,6 @@ class ActorCriticConfig(Section):
     sde_sample_freq: Annotated[int, Field(ge=1)] | None = Field(
         None, description='gsde: env steps that an exploration matrix is kept; null: a whole rollout'
     )
-
-    @field_validator('distribution')
-    @classmethod
-    def _is_registered(cls, name: str) -> str:
-        if name != 'auto' and name not in DISTRIBUTION_REGISTRY:
-            raise ConfigError(unknown_name('distribution', name, ['auto', *DISTRIBUTION_REGISTRY.names()]))
-        return name
 
     @model_validator(mode='after')
     def _log_std_lies_between(self) -> ActorCriticConfig:

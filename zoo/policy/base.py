@@ -396,7 +396,11 @@ class Policy(ABC):
         return False
 
     def acting_state(self) -> dict[str, Tensor]:
-        """The tensors that acting reads, by name: parameters and buffers of the model, as views of live memory."""
+        """The tensors that acting reads, by name: parameters and buffers of the model, as views of live memory.
+
+        Before each rollout runners get the values of these. A policy that acts by tensors outside of its model adds them:
+        `{**super().acting_state(), 'bonus': self._bonus}`, each the same tensor for ever, which is changed in place.
+        """
         from zoo.backend.trace import named_tensors
 
         has_list = self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None))

@@ -425,7 +425,8 @@ class OnPolicyCollectConfig(CollectConfig):
         'episodes alone: each rollout begins with a reset of all envs, and steps after the last end in an env have weight 0',
     )
     exploration: component_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
-        'sample', description='what actions are drawn from, by name or as {type: name, its options}'
+        'sample',
+        description="what actions are drawn from, by name, as {type: name, its options}, or as 'module:Class'",
     )
 
 

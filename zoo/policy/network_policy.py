@@ -77,6 +77,8 @@ class NetworkPolicy(Policy):
 
     def _build(self) -> None:
         self.dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        for dist in (self.dist, *self.dist.parts):
+            dist.see_model(self._model)
         self.has_state = keeps_state(self._model)
         self.normalizers = self._normalizers
         join_model(self._model, self.run.ranks)

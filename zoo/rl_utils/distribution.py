@@ -77,6 +77,9 @@ class ActionDist(ABC):
         options: fields of the model (`policy.model`), and 'n_feature', the width of the features before the head.
         """
 
+    def see_model(self, model: nn.Module) -> None:  # noqa: B027  # most need nothing of it
+        """Gets the model of the policy once, when that is built, for a distribution that reads more of it than its outputs."""
+
     @classmethod
     def from_user_logit(cls, logit: Logit) -> tuple[ActionDist, Tensor] | None:
         """The distribution and the flat parameters that a user's logit describes; None if it is not of this class's form."""

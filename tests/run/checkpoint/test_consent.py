@@ -78,6 +78,9 @@ def is_sprung(folder: Path) -> bool:
         ('env.kwargs', {'inner': {'make': ['trap_of_test:make']}}, 'trap_of_test'),
         ('policy.learn.callback', 'trap_of_test:make', 'trap_of_test'),
         ('policy.model.type', 'trap_of_test:make', 'trap_of_test'),
+        ('policy.model.distribution', 'trap_of_test:Maker', 'trap_of_test'),
+        ('policy.collect.exploration', 'trap_of_test:make', 'trap_of_test'),
+        ('policy.collect.exploration', {'type': 'trap_of_test:make'}, 'trap_of_test'),
     ],
 )
 def test_name_with_a_module_needs_consent_which_the_error_says(folder: Path, key: str, name: Any, module: str) -> None:

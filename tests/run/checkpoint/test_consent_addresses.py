@@ -280,10 +280,10 @@ def test_tracker_is_reached_with_consent(tmp_path: Path, uri: str, monkeypatch: 
 # --- a class for each key ---
 
 TEXTS = {
-    'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|distribution|recurrent)|buffer\.type|pipeline|'
+    'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|recurrent)|buffer\.type|pipeline|'
     r'policy\.(learn|collect)\.(surrogate|proximal|correction|value_loss|penalties|optimizer|draw|phase|intrinsic|'
     r'constraint|'
-    r'plasticity|options|estimator|exploration)',
+    r'plasticity|options|estimator)',
     'name of a folder, which a file cannot choose: see root_of': r'exp_name|logger\.root',
     'path that a run which continues does not read': r'init_from',
     'names and patterns of entries': r'init_from_keys|policy\.learn\.freeze|policy\.model\.(actor|critic)_obs|'
