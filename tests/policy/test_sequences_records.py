@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from tests.policy.staggered import MODES, OBS, Staggered, close
 from tests.policy_envs import TWO_ACTIONS, differing, run_config
+from zoo import serial_pipeline
 from zoo.backend.executor import RecordingActing
 from zoo.core.data import Rollout, leaves
 from zoo.core.seeding import stream
@@ -141,3 +143,34 @@ def test_run_trains_every_parameter_and_resumes_bit_equal(
         for _ in range(2):
             job.iteration()
         assert not differing(job.state_dict()['policy'], straight)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which('g++') is None, reason='no C++ compiler')
+def test_compiled_run_ends_with_the_parameters_of_eager(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = []
+    for executor in ('eager', 'graph'):
+        cfg = run_config(tmp_path, 'ppo', 'remember_cue', seed=3, env=CUE, max_env_step=128)
+        cfg['policy']['model']['recurrent'] = TRXL
+        cfg['policy']['learn'] |= dict(sequence=dict(len=8), executor=executor)
+        found.append(serial_pipeline(cfg).policy.model.state_dict())
+    assert 'could not be compiled' not in caplog.text
+    for key, x in found[0].items():
+        torch.testing.assert_close(found[1][key], x, rtol=0, atol=1e-5, msg=key)
+
+
+def test_sampling_and_judging_take_the_state_that_acting_gave() -> None:
+    """Three steps one by one, with the state that each gives: the logits are those of the sequence of three."""
+    policy, collector = make('same_step')
+    obs = torch.rand(3, 2, 1, generator=torch.Generator().manual_seed(0))
+    state = policy.model.initial_state(2)
+    first = torch.zeros(3, 2, dtype=torch.bool)
+    with torch.no_grad():
+        want = policy.model.compute_actor_critic(obs, state, first)
+    for t in range(3):
+        sample = policy.sample(obs[t].numpy(), state=state)
+        judged = policy.evaluate_actions(obs[t].numpy(), sample.action, state=state)
+        log_prob = want['logit'][t].log_softmax(-1)[torch.arange(2), torch.as_tensor(sample.action)]
+        torch.testing.assert_close(judged.log_prob.detach(), log_prob, rtol=0, atol=1e-5)
+        state = sample.state
+    close(collector)

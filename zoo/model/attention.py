@@ -245,13 +245,13 @@ class TransformerXL(MemoryCell):
 
     def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         n_row = len(x)
-        h = self.embed(x).transpose(0, 1)  # [B, L, n]
+        h = self.embed(x).transpose(0, 1).contiguous()  # [B, L, n]; compiled steps view it as rows
         memory, count = self._parts(state)
         context = torch.cat((memory, h.to(memory.dtype)), 1)  # [B, M + L, n]
         n_before = rows_before(resets.first, count.squeeze(1)).clamp(max=self.memory)  # [L, B]
         distance = self._distance(n_row, x.device)
         is_seen = (distance >= 0) & (distance <= n_before.t().unsqueeze(-1))
-        feature = self.block(h, context, is_seen).transpose(0, 1)
+        feature = self.block(h, context, is_seen).transpose(0, 1).contiguous()
         count = (n_before[-1] + 1).clamp(max=self.memory).unsqueeze(1)
         return feature, self._state(self._kept(context[:, n_row:], count), count)
 
