@@ -68,7 +68,7 @@ def serial_pipeline(
       config: a dict, an EasyDict, a path to a .py or .yaml file, a bundled config's name, or DI-engine's pair
         (main_config, create_config); None only with resume or env.
       seed, max_env_step: replace those of the config.
-      max_train_iter: also stop once the policy has taken this many optimiser steps in total (checked between rollouts).
+      max_train_iter: also stop once the policy has taken this many gradient steps in total (checked between rollouts).
       policy: a policy with all its modes, to train instead of a new one.
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
         is restored; envs start new episodes, from seeds that depend on the seed and the env step.
@@ -225,7 +225,7 @@ def _train(job: SerialJob, iterations: Generator[None], received: list[int], max
         _say_how_far_it_trains(job)
     if job.leads and job.train_iter >= max_train_iter:
         logger.warning(
-            'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d; raise that',
+            'nothing is left to train: the policy has taken %d gradient steps and max_train_iter is %d; raise that',
             job.train_iter,
             max_train_iter,
         )

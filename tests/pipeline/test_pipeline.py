@@ -600,8 +600,8 @@ def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_pat
 def test_policy_that_has_taken_all_its_steps_is_not_trained_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """16 optimiser steps: 4 rollouts of 64 samples, each with 2 epochs of 2 minibatches."""
+    """16 gradient steps: 4 rollouts of 64 samples, each with 2 epochs of 2 minibatches."""
     policy = serial_pipeline(job_config(tmp_path)).policy
     assert serial_pipeline(job_config(tmp_path), policy=policy, max_train_iter=16).env_step == 0
-    said = 'nothing is left to train: the policy has taken 16 optimiser steps and max_train_iter is 16; raise that'
+    said = 'nothing is left to train: the policy has taken 16 gradient steps and max_train_iter is 16; raise that'
     assert said in caplog.messages

@@ -428,7 +428,7 @@ class Policy(ABC):
         """Copies a `_state_dict_collect` in."""
 
     def _get_train_iter(self) -> int:
-        """Optimiser steps so far."""
+        """Gradient steps so far, one for each minibatch; `policy.learn.accumulate` of them make one step of the optimiser."""
         return 0
 
     def _get_batch_size(self) -> int | dict[str, int] | None:

@@ -45,7 +45,7 @@ class Learner:
 
     @property
     def train_iter(self) -> int:
-        """Optimiser steps so far."""
+        """Gradient steps so far, one for each minibatch."""
         return self.mode.train_iter()
 
     def samples_of(self, rollout: Rollout) -> Sample:

@@ -438,7 +438,7 @@ class Report(Observer):
         return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
 
     def _counts(self) -> dict[str, int]:
-        """The optimiser steps and samples of each learner, by their names in the log."""
+        """The gradient steps and samples of each learner, by their names in the log."""
         counts = {}
         for learner in self._job.parts.learners.values():
             counts[f'learn/{learner.metric("train_iter")}'] = learner.train_iter

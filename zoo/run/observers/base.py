@@ -116,7 +116,7 @@ class RunView(Protocol):
 
     @property
     def train_iter(self) -> int:
-        """Optimiser steps of all learners so far."""
+        """Gradient steps of all learners so far, one for each minibatch; see `policy.learn.accumulate`."""
         return sum(learner.train_iter for learner in self.parts.learners.values())
 
     @property
@@ -183,7 +183,7 @@ class RunView(Protocol):
         """The result of the run so far."""
 
     def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
+        """Seconds and calls of each part since the run began; the calls of 'learn' are gradient steps."""
         collector = self.collector
         timer = self.timer
         n_step = collector.collect_iter * collector.mode.n_step * len(self.parts.envs)

@@ -94,7 +94,7 @@ class Iterations(OptionRule):
 
 
 class TrainIterConfig(Section):
-    n: int = Field(ge=1, description='optimiser steps, those before a resume included; the round is finished')
+    n: int = Field(ge=1, description='gradient steps, those before a resume included; the round is finished')
 
 
 @STOP_REGISTRY.register('train_iter')
@@ -105,7 +105,7 @@ class TrainIter(OptionRule):
 
     def reason(self, job: RunView) -> str | None:
         if job.train_iter >= self._cfg.n:
-            return f'{job.train_iter:,} optimiser steps are done'
+            return f'{job.train_iter:,} gradient steps are done'
         return None
 
 
