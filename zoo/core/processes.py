@@ -413,3 +413,16 @@ def catch_signals(
         forget_stop()
         for number, previous in old.items():
             signal.signal(number, previous)
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has had so far, in 10^6 bytes; 0 on a system that does not tell."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1024
+    if sys.platform == 'darwin':
+        unit = 1
+    return peak * unit / 1e6

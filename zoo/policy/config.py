@@ -348,7 +348,9 @@ class ActorCriticLearnConfig(LearnConfig):
     grad_clip_value: Positive | None = Field(
         None, description='limit of each element of the gradient, applied before grad_clip; null: off'
     )
-    accumulate: int = Field(1, ge=1, description='minibatches whose mean gradient makes one optimiser step; train_iter counts each')
+    accumulate: int = Field(
+        1, ge=1, description='minibatches whose mean gradient makes one optimiser step; train_iter counts each'
+    )
     precision: UpdatePrecision = Field(
         'fp32', description='number format inside the networks during updates; fp16, with a loss scale, on GPUs alone'
     )

@@ -46,6 +46,8 @@ def test_trials_are_runs_of_each_seed_and_the_best_is_a_config(tmp_path: Path) -
     again = serial_pipeline(result.best_file, overrides=['logger.console=off', f'logger.root={tmp_path}/again'])
     assert again.best_return == best.runs[0]['best_return']
     assert [row[0] for row in table(result)] == ['trial', *(str(row.number) for row in result.rows)]
+    # torch alone takes more than 100 MB
+    assert all(run['cpu_s'] > 0 and run['memory_mb'] > 100 for row in result.rows for run in row.runs)
     assert json.loads(json.dumps(as_data(result)))['best']['value'] == best.value
 
 

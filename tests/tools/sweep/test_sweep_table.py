@@ -100,12 +100,13 @@ def test_doubts_about_a_rare_evaluation_name_a_finer_one(tmp_path: Path) -> None
 
 def test_cells_are_means_over_seeds_and_seconds_are_sums(tmp_path: Path) -> None:
     plan = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)'], seeds=2)
-    rows = [row(1, 'complete', 300.0, [run(20.0, 200, 1.0), run(30.0, 400, 2.0)])]
+    used = {'cpu_s': 3.0, 'memory_mb': 240.0}, {'cpu_s': 4.5, 'memory_mb': 260.4}  # row 2 is of an older zoo
+    rows = [row(1, 'complete', 300.0, [run(20.0, 200, 1.0) | used[0], run(30.0, 400, 2.0) | used[1]])]
     rows += [row(2, 'complete', 900.0, [run(20.0, 200, 1.0), run(10.0, None, 1.5)]), row(3, 'refused')]
     cells = table(SweepResult(plan, rows, rows[0], tmp_path / 'best.yaml', 0))
-    assert cells[1] == ('1', 'complete', '1e-4', '25.0', '300', '3.0', '')
-    assert cells[2] == ('2', 'complete', '2e-4', '15.0', '200 (1 of 2 seeds)', '2.5', '')
-    assert cells[3] == ('3', 'refused', '3e-4', '-', '-', '-', '')
+    assert cells[1] == ('1', 'complete', '1e-4', '25.0', '300', '3.0', '7.5', '260', '')
+    assert cells[2] == ('2', 'complete', '2e-4', '15.0', '200 (1 of 2 seeds)', '2.5', '-', '-', '')
+    assert cells[3] == ('3', 'refused', '3e-4', '-', '-', '-', '-', '-', '')
 
 
 def test_best_config_lists_differences_and_resolves_to_the_same(tmp_path: Path) -> None:

@@ -136,7 +136,16 @@ _TEXT = (str, ...)
 _INT = (int, ...)
 _FLOAT = (FiniteFloat, ...)
 _Owner = create_model('_Owner', __config__=_STRICT, host=_TEXT, pid=_INT, start=_TEXT)
-_Run = create_model('_Run', __config__=_STRICT, solved_at=(int | None, ...), best_return=_FLOAT, wall_s=_FLOAT)
+_MAYBE: Any = (FiniteFloat | None, None)  # numbers that runs of an older zoo do not have
+_Run = create_model(
+    '_Run',
+    __config__=_STRICT,
+    solved_at=(int | None, ...),
+    best_return=_FLOAT,
+    wall_s=_FLOAT,
+    cpu_s=_MAYBE,
+    memory_mb=_MAYBE,
+)
 _Own = create_model('_Own', __config__=_STRICT, state=(State, 'lost'), reason=(str, ''), runs=(list[_Run], []))
 _Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None), attempt=(int, 1), again=(int, 0))
 _Value = Annotated[list[float], Field(min_length=1, max_length=1)] | None  # infinite if a run is ended early

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
@@ -18,7 +19,7 @@ from zoo.config.section import ConfigError, put_at, short_keys, value_at
 from zoo.config.yaml_io import storable, yaml_text
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.files import refuse_failure, whole_file
-from zoo.core.processes import Interrupted, catch_signals, end_words, signal_name
+from zoo.core.processes import Interrupted, catch_signals, end_words, peak_memory_mb, signal_name
 from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, resolve_config, without_derived_values
@@ -323,6 +324,7 @@ class _Runs:
         curve = self._curves[k]
         place = [f'logger.root={plan.folder}', f'exp_name=trial_{self._trial.number:03d}_seed_{seed}', f'seed={seed}']
         overrides = [*plan.overrides_of(self._values), *place, 'logger.console=off']
+        before = time.process_time()
         result = serial_pipeline(plan.source, overrides=overrides, on_evaluation=self._on_evaluation)
         return {
             'seed': seed,
@@ -333,6 +335,8 @@ class _Runs:
             'last_return': curve.returns[-1],
             'auc': plan.score.area(curve),
             'wall_s': round(result.wall_s, 3),
+            'cpu_s': round(time.process_time() - before, 3),
+            'memory_mb': round(peak_memory_mb(), 1),
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
@@ -379,7 +383,7 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
     heads.append('return')
     if score.stop_value is not None:
         heads.append(f'steps to {score.stop_value:g}')
-    heads += ['seconds', '']
+    heads += ['seconds', 'CPU s', 'MB', '']
     return [tuple(heads), *(_cells(row, keys, score) for row in result.rows)]
 
 
@@ -391,10 +395,11 @@ def _cells(row: TrialRow, keys: Sequence[str], score: Score) -> tuple[str, ...]:
     cells.append(_mean([run['best_return'] for run in row.runs], '.1f'))
     if score.stop_value is not None:
         cells.append(_solved(row))
-    if row.runs:
-        cells.append(f'{sum(run["wall_s"] for run in row.runs):.1f}')
-    else:
-        cells.append('-')
+    for name in ('wall_s', 'cpu_s'):
+        known = [run[name] for run in row.runs if run.get(name) is not None]
+        cells.append(f'{sum(known):.1f}' if known else '-')
+    memory = [run['memory_mb'] for run in row.runs if run.get('memory_mb') is not None]
+    cells.append(f'{max(memory):.0f}' if memory else '-')
     return (*cells, row.reason[:100])
 
 
