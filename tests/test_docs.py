@@ -345,3 +345,10 @@ def test_citation_is_of_this_version_and_licence() -> None:
 
     citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
     assert citation['version'] == __version__ and citation['license'] == 'Apache-2.0'
+
+
+def test_page_of_capabilities_names_tests_that_exist() -> None:
+    page = (ROOT / 'benchmarks' / 'results' / 'capabilities.md').read_text()
+    named = set(re.findall(r'`(test_\w+)`', page))
+    code = '\n'.join(path.read_text() for path in (ROOT / 'tests').rglob('test_*.py'))
+    assert len(named) > 15 and not [name for name in named if f'def {name}(' not in code]
