@@ -40,7 +40,7 @@ def words_of(seed: int, *name: int | str) -> list[int]:
 
 
 def first_numbers(words: np.ndarray, n: int) -> list[list[float]]:
-    """What np.random.default_rng(stream(...)).random(n) gives for each of many streams, in a hundredth of the time.
+    """What np.random.default_rng(stream(...)).random(n) gives for each of many streams, in a third of the time.
 
     Args: words: [K, W], those of each stream, see `words_of`; W >= 4.   Returns: n numbers for each.
     Source: the definitions of numpy's SeedSequence (O'Neill, "Developing a seed_seq alternative", 2015) and of PCG64 (XSL-RR).
