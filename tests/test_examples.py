@@ -25,7 +25,9 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys(
         'my_encoder my_advantage own_updates my_evaluation curriculum watch my_game my_cell'.split(), 2_048
     ),
-    **dict.fromkeys('my_gaussian device_env own_sink own_stop rpo pfo chain my_constraint levels'.split(), 4_096),
+    **dict.fromkeys(
+        'my_gaussian device_env own_sink own_stop rpo pfo chain my_constraint levels my_symmetry'.split(), 4_096
+    ),
     'dcpg': 24_576,
     'policy_gradient': 8_192,
     'quick_start': 2_048,

@@ -35,7 +35,7 @@ class LevelsConfig(Section):
         description="plr: regret of a level, the mean over its steps of max(adv, 0), or with 'gae' of |adv|",
     )
     temperature: float = Field(
-        0.1,
+        1.0,
         gt=0,
         description='plr: probability of a level is rank ** (-1 / temperature), where rank 1 has the highest score',
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
 from zoo.config.section import LEFT_OUT, Filled, Job, OldKey, Section, is_section, value_at
+from zoo.config.user_code import with_absolute_names
 from zoo.core.errors import UserError, around
 from zoo.core.registry import (
     CONSTRAINT_REGISTRY,
@@ -257,6 +258,25 @@ class ConstraintConfig(Section):
         return self
 
 
+Mirror = Annotated[dict[str, list[int]] | str | Callable[..., Any], AfterValidator(with_absolute_names)]
+
+
+class SymmetryConfig(Section):
+    """Section `policy.learn.symmetry`: a mirror in which the task looks the same."""
+
+    obs: Mirror = Field(
+        description='mirror of observations: {index, sign}, where number i of the image is sign[i] times number index[i]; or '
+        "'module:function' of tensors [N, ...]"
+    )
+    action: Mirror = Field(
+        description='mirror of actions: {index, sign} of numbers, {index} of choices, or a function of tensors'
+    )
+    augment: bool = Field(True, description='every sample also trains mirrored')
+    mirror_loss: Weight = Field(
+        0.0, description='factor of the KL divergence from the mirror image of the policy, a term of the loss; 0: off'
+    )
+
+
 class ActorCriticLearnConfig(LearnConfig):
     """Base of the sections `policy.learn` of PPO and PPG.
 
@@ -298,6 +318,9 @@ class ActorCriticLearnConfig(LearnConfig):
         None,
         description="limits on costs that envs report in infos, by {type: 'lagrange' or 'pid', limits: {cost: 25}, its options}; "
         'null: none',
+    )
+    symmetry: SymmetryConfig | None = Field(
+        None, description='a mirror in which the task looks the same, and how updates use it; null: none'
     )
     plasticity: component_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
         None,

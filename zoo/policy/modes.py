@@ -116,6 +116,10 @@ class Owner(Protocol):
         """Observations of one env."""
 
     @property
+    def action_space(self) -> Space:
+        """Actions of one env."""
+
+    @property
     def device(self) -> torch.device:
         """Device of the model."""
 

@@ -32,6 +32,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('magnet', 'Magnet', lambda policy: any(each.name == 'magnet' for each in policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
+    ('symmetry', 'Symmetry', lambda policy: policy.learns and policy.cfg.learn.symmetry is not None),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
     ('resumed_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),

@@ -108,7 +108,8 @@ WRAPPERS = re.compile(
 """Names that need no consent in env.wrappers; functions in their arguments do."""
 CODE_PATH = re.compile(
     rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)|'
-    r'agents\.(?:policies|mapping|self_play)(?:\..+)?|policy\.collect\.exploration(?:\.type)?|policy\.model\.distribution'
+    r'agents\.(?:policies|mapping|self_play)(?:\..+)?|policy\.collect\.exploration(?:\.type)?|policy\.model\.distribution|'
+    r'policy\.learn\.symmetry(?:\..+)?'
 )
 """Keys whose values are names of code that is imported."""
 DATA_PATH = re.compile(rf'stop\.metric|{ENVS}\.reset_options\..+')
