@@ -1,6 +1,6 @@
 """Prioritized level replay against uniform draws: 4,000 mazes, returns on mazes that training has not seen.
 
-    python benchmarks/levels.py run --seeds 5 --steps 400000     # one run after the other; writes a raw file for each
+    python benchmarks/levels.py run --seeds 5     # one run after the other; writes a raw file for each
     python benchmarks/levels.py table                            # levels.md, from the raw files
 
 Both draws have the same levels, env steps and settings. A run is evaluated at its end on 2,000 episodes of other seeds, with
@@ -95,7 +95,7 @@ def table() -> str:
         f'{N_LEVEL:,} mazes (`env.id: mazes`), ppo; return on 2,000 episodes of mazes that training has not seen, mean over seeds',
         "and its 95% interval by Student's t. Difference: of pairs with the same seed.",
         '',
-        '    python benchmarks/levels.py run --seeds 5 --steps 400000',
+        '    python benchmarks/levels.py run --seeds 5',
         '    python benchmarks/levels.py table',
         '',
         '| env steps | draw | seeds | return on unseen mazes | minus uniform | seeds better |',
@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('what', choices=['run', 'table'])
     parser.add_argument('--seeds', type=int, default=5)
-    parser.add_argument('--steps', type=int, default=400_000)
+    parser.add_argument('--steps', type=int, default=150_000)
     parser.add_argument('--draws', nargs='+', default=['uniform', 'plr'], choices=list(DRAWS))
     args = parser.parse_args()
     if args.what == 'run':

@@ -30,9 +30,10 @@ class LevelsConfig(Section):
         'uniform',
         description="'uniform': each level is as likely; 'plr': levels where advantages are large come more often",
     )
-    score: Literal['positive_value_loss', 'gae'] = Field(
-        'positive_value_loss',
-        description="plr: regret of a level, the mean over its steps of max(adv, 0), or with 'gae' of |adv|",
+    score: Literal['gae', 'positive_value_loss'] = Field(
+        'gae',
+        description="plr: what is learned on a level, the mean over its steps of |adv|, or with 'positive_value_loss' of "
+        'max(adv, 0), an estimate of regret',
     )
     temperature: float = Field(
         1.0,
@@ -40,7 +41,7 @@ class LevelsConfig(Section):
         description='plr: probability of a level is rank ** (-1 / temperature), where rank 1 has the highest score',
     )
     staleness: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1, description='plr: share of replays by the rollouts since a level was last played, in place of its score'
+        0.3, description='plr: share of replays by the rollouts since a level was last played, in place of its score'
     )
     replay: Annotated[float, Field(ge=0, le=1)] | Literal['proportionate'] = Field(
         'proportionate',
