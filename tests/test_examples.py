@@ -26,7 +26,8 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
         'my_encoder my_advantage own_updates my_evaluation curriculum watch my_game my_cell'.split(), 2_048
     ),
     **dict.fromkeys(
-        'my_gaussian device_env own_sink own_stop rpo pfo chain my_constraint levels my_symmetry'.split(), 4_096
+        'my_gaussian device_env own_sink own_stop rpo pfo chain my_constraint levels my_symmetry my_entities'.split(),
+        4_096,
     ),
     'dcpg': 24_576,
     'policy_gradient': 8_192,

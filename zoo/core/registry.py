@@ -222,6 +222,7 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
         'zoo.model.attention': 'attention',
         'zoo.model.cnn': 'cnn impala nature',
         'zoo.model.encoder': 'flat mlp multi simba',
+        'zoo.model.entities': 'entities',
     },
 )
 CELL_REGISTRY: Registry[Any] = Registry(

@@ -20,8 +20,9 @@ ROLES = ('observation', 'action')
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
 WAY_OUT = {
     'Text': 'encode the text as a MultiDiscrete with one entry for each character',
-    'Sequence': 'pad the sequence to a fixed length, with a MultiBinary that says which entries are real',
-    'Graph': 'give nodes and edges as Box arrays that are padded to a fixed size',
+    'Sequence': "pad it by env.wrappers=[{type: 'zoo.env.padded_sets:PaddedSets', n_max: 16}], where 16 is the most entries",
+    'Graph': "give its nodes as a Sequence, with what edges say of them, which 'zoo.env.padded_sets:PaddedSets' pads for the encoder "
+    "'entities'; or nodes and edges as Box arrays of a fixed size",
     'OneOf': 'use a Dict that holds a Discrete choice and all alternatives',
 }
 OLD_METADATA = {'render.modes': 'render_modes', 'video.frames_per_second': 'render_fps'}
