@@ -66,7 +66,7 @@ class PaddedSets(gymnasium.ObservationWrapper):
         items = np.zeros((self._n_max, int(flatdim(space.feature_space))), dtype=np.float32)
         mask = np.zeros(self._n_max, dtype=np.int8)
         for i, entity in enumerate(entities):
-            items[i] = flatten(space.feature_space, entity)
+            items[i] = np.asarray(flatten(space.feature_space, entity))
         mask[: len(entities)] = 1
         return {ITEMS: items, MASK: mask}
 
