@@ -296,7 +296,9 @@ INTRINSIC_REGISTRY: Registry[Any] = Registry(
 CONSTRAINT_REGISTRY: Registry[Any] = Registry('constraint', 'zoo.constraints', ('zoo.policy.options.constraint',))
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
 OPTION_REGISTRY: Registry[Any] = Registry('update option', 'zoo.update_options')
-PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
+PIPELINE_REGISTRY: Registry[Any] = Registry(
+    'pipeline', 'zoo.pipelines', {'zoo.run.job': 'serial', 'zoo.run.serving.served_job': 'serve'}
+)
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',
     'zoo.sinks',

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo.agents.config import AgentsConfig
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv, EnvConfig, check_env
@@ -142,30 +143,40 @@ class Roster:
 ONE_LEARNER = Roster()
 
 
-class ReadyRoster(Roster):
-    """The roster of a run whose envs step asynchronously (env.ready_num). Args: cfg: of the run."""
+class OneColumnRoster(Roster):
+    """Roster of a run whose rollouts have the steps of all envs in one column, one env after the other.
 
-    def __init__(self, cfg: JobConfig) -> None:
-        self._n_ready = cfg.env.ready_num
+    Args: given: the setting that makes them so, for messages, e.g. 'env.ready_num is 4'.
+    """
+
+    def __init__(self, given: str) -> None:
+        self.given = given
 
     def meet(self, learners: Mapping[str, Learner]) -> None:
-        """Raises: UserError if the samples of a learner need rollouts of envs that step together."""
-        given = f'env.ready_num is {self._n_ready} but'
+        """Raises: UserError if the samples of a learner need rollouts with a column for each env."""
         for learner in learners.values():
             cfg = learner.cfg.policy
             if getattr(learner.policy, 'has_state', False):
                 raise UserError(
-                    f'{given} the policy has a memory, whose sequences need the steps of an env in one rollout after the '
-                    'other; leave ready_num out, or use windows of observations (env.window)'
+                    f'{self.given} but the policy has a memory, whose sequences need the steps of an env in a column of its '
+                    'own; leave one of the two out, or use windows of observations (env.window)'
                 )
             for key, plain in _NEEDS_ROWS.items():
                 section, _, name = key.rpartition('.')
                 value = cfg[section].get(name, plain)
                 if value != plain:
                     raise UserError(
-                        f'{given} policy.{key} is {shown(value)}, which reads the steps of each env in a column of its own; '
-                        'leave one of the two out'
+                        f'{self.given} but policy.{key} is {shown(value)}, which reads the steps of each env in a column of '
+                        'its own; leave one of the two out'
                     )
+
+
+class ReadyRoster(OneColumnRoster):
+    """The roster of a run whose envs step asynchronously (env.ready_num). Args: cfg: of the run."""
+
+    def __init__(self, cfg: JobConfig) -> None:
+        self._n_ready = cfg.env.ready_num
+        super().__init__(f'env.ready_num is {self._n_ready}')
 
     def why_not_runners(self, n_learner: int) -> str:
         return f'env.ready_num is {self._n_ready}, and runners step their envs together'
@@ -195,3 +206,9 @@ def refuse_ready_agents(cfg: JobConfig) -> None:
         raise UserError(
             f'env.ready_num is {cfg.env.ready_num} but the run has several agents, whose envs step together; leave it out'
         )
+
+
+def refuse_agents(cfg: JobConfig, given: str) -> None:
+    """Raises: UserError if a run has several agents. Args: given: the setting that takes one, for the message."""
+    if cfg.agents != AgentsConfig():
+        raise UserError(f'{given} but section agents is set, and only one agent is served; leave one of the two out')

@@ -1,0 +1,180 @@
+"""HTTP server of a served run: JSON messages of clients, with a token, for an `EpisodeLedger`."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from zoo.core.data import Obs
+from zoo.core.errors import UserError
+from zoo.run.serving.ledger import EpisodeLedger, ServerClosedError, UnknownEpisodeError
+
+logger = logging.getLogger(__name__)
+MAX_BODY = 1 << 26  # bytes of a message
+KINDS = 'biuf'  # of the dtypes that a message may have: numbers and bools
+
+
+def decoded(value: Any) -> Any:
+    """A value of a message: arrays are {'array': base64, 'dtype', 'shape'}, or nested lists of numbers."""
+    if isinstance(value, dict) and 'array' in value:
+        dtype = np.dtype(str(value['dtype']))
+        if dtype.kind not in KINDS:
+            raise UserError(f'an array of dtype {dtype} came but only numbers and bools are taken')
+        flat = np.frombuffer(base64.b64decode(value['array'], validate=True), dtype)
+        return flat.reshape([int(n) for n in value['shape']])
+    if isinstance(value, dict):
+        return {str(name): decoded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return np.asarray(value)
+    return value
+
+
+def plain_action(action: Any) -> Any:
+    """An action of an env as JSON has it: numbers, lists, dicts."""
+    if isinstance(action, Mapping):
+        return {name: plain_action(part) for name, part in action.items()}
+    if isinstance(action, tuple):
+        return [plain_action(part) for part in action]
+    return np.asarray(action).tolist()
+
+
+class MessageHandler(BaseHTTPRequestHandler):
+    """Answers the messages of one connection. `server` is a `StepServer`."""
+
+    protocol_version = 'HTTP/1.1'  # a connection stays open
+    disable_nagle_algorithm = True  # else a small answer may wait for 40 ms
+    server: StepServer
+
+    def do_GET(self) -> None:
+        """`/v1/state` shows how far the run is."""
+        if self._is_allowed() and self.path == '/v1/state':
+            self._send(200, self.server.state())
+        elif self.path != '/v1/state':
+            self._send(404, {'error': f'there is no {self.path}; GET /v1/state, or POST to a call of the client'})
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get('Content-Length') or 0)
+        if length > MAX_BODY:
+            self.close_connection = True
+            self._send(413, {'error': f'the message has {length} bytes, at most {MAX_BODY} are taken'})
+            return
+        body = self.rfile.read(length)
+        if not self._is_allowed():
+            return
+        try:
+            message = json.loads(body)
+            if not isinstance(message, dict):
+                raise UserError('a message is a JSON object')
+            code = 200
+            answer = self.server.answer(self.path, message)
+        except UnknownEpisodeError as error:
+            code = 410
+            answer = {'error': str(error)}
+        except (UserError, ValueError, TypeError, KeyError) as error:
+            code = 400
+            answer = {'error': str(error) or type(error).__name__}
+        except ServerClosedError:
+            code = 503
+            answer = {'error': 'the server closes'}
+        self._send(code, answer)
+
+    def _is_allowed(self) -> bool:
+        """Whether the request has the token; else it is answered."""
+        given = self.headers.get('Authorization', '').removeprefix('Bearer ')
+        if hmac.compare_digest(given.encode(), self.server.token.encode()):
+            return True
+        self._send(401, {'error': 'the token is missing or wrong; the server shows the file with it when it begins'})
+        return False
+
+    def _send(self, code: int, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        try:
+            self.send_response(code)
+            self.send_header('Content-Type', 'application/json')
+            self.send_header('Content-Length', str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:  # the client has gone; if it sends the message again, it gets the same answer
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug(format, *args)
+
+
+class StepServer(ThreadingHTTPServer):
+    """Serves the calls of clients for a ledger, in threads of their own.
+
+    Args: address: (host, port), port 0: a free one; token: what requests must have; ledger: gets the steps; read: makes an
+      observation [1, *O] of the policy from a decoded one; state: facts of the run for /v1/state.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        ledger: EpisodeLedger,
+        read: Callable[[Any], Obs],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        super().__init__(address, MessageHandler)
+        self.token = token
+        self.state = state
+        self._ledger = ledger
+        self._read = read
+        self._thread = threading.Thread(target=self.serve_forever, name='zoo serve', daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        host, port = self.server_address[:2]
+        return f'http://{host!s}:{port}'
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops answering."""
+        if self._thread.is_alive():
+            self.shutdown()
+        self.server_close()
+
+    def answer(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a message. Raises: UserError, ValueError, TypeError or KeyError for one that is not valid."""
+        name = message.get('episode_id')
+        if not isinstance(name, str):
+            raise UserError('episode_id is missing')
+        if path == '/v1/start_episode':
+            trains = bool(message.get('training_enabled', True))
+            return self._ledger.start(name, trains, bool(message.get('continues', False)))
+        number = message.get('step')
+        if type(number) is not int or number < 0:
+            raise UserError('step must be the number of the message in its episode, from 0 on')
+        reward = float(message.get('reward', 0.0))
+        if not np.isfinite(reward):
+            raise UserError(f'the reward is {reward}; rewards must be finite numbers')
+        obs = None
+        if message.get('observation') is not None:
+            obs = self._read(decoded(message['observation']))
+        if path == '/v1/end_episode':
+            return self._ledger.end(name, number, obs, reward, bool(message.get('truncated', False)))
+        if obs is None:
+            raise UserError('observation is missing')
+        if path == '/v1/get_action':
+            return self._ledger.action(name, number, obs, reward)
+        if path == '/v1/log_action':
+            return self._ledger.log_action(name, number, obs, reward)
+        raise UserError(
+            f'there is no call {path!r}; the calls are /v1/start_episode, get_action, log_action and end_episode'
+        )
