@@ -103,6 +103,12 @@ class PolicyClient:
             pass  # the server was started again and has dropped the step: there is nothing to end
         del self._episodes[episode_id]
 
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
     def close(self) -> None:
         """Closes the connection; another call opens it again."""
         if self._connection is not None:

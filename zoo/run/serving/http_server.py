@@ -6,6 +6,7 @@ import base64
 import hmac
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -149,6 +150,13 @@ class StepServer(ThreadingHTTPServer):
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle of a message is none of ours; anything else is a mistake."""
+        if isinstance(sys.exc_info()[1], OSError):
+            logger.debug('%s has gone', client_address)
+        else:
+            logger.exception('a message of %s failed', client_address)
 
     def answer(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a message. Raises: UserError, ValueError, TypeError or KeyError for one that is not valid."""

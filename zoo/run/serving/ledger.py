@@ -110,12 +110,12 @@ class EpisodeLedger:
         """Waits until a rollout is full; returns it. From then on messages wait until the next call."""
         with self._changed:
             self._collect_iter = collect_iter
-            self._forget_silent()
             self._is_open = True
             self._changed.notify_all()
             while len(self._rollout.steps) < self._n_sample:
                 self._changed.wait(WAIT_S)
             self._is_open = False
+            self._forget_silent()  # now, since while the policy learned no client could be heard
             full = self._rollout
             self._rollout = ServedRollout([], [], [], [])
             return full

@@ -40,6 +40,7 @@ class ServedCollector(Collector):
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
         """Returns no groups: the envs are where the clients are."""
+        self.block = envs[0].block(1)  # its steps are those of the last rollout, for the log
         return []
 
     def reset(self, seed: np.random.SeedSequence) -> None:
@@ -113,6 +114,7 @@ class ServedCollector(Collector):
             'age': torch.from_numpy(age).unsqueeze(1),
             'env_index': torch.from_numpy(slots).unsqueeze(1),
         }
+        self.block.steps = timestep
         self._record(served)
         self.env_step += len(steps)
         self.collect_iter += 1
