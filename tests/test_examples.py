@@ -35,7 +35,7 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
 }
 OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan two_policies self_play runner_stats episode_so_far own_tensors'.split()  # each has a separate test
 # they have no config
-SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory try_device_env'.split()
+SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights ppo_in_one_page read_run sample_with_memory served_game try_device_env'.split()
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
 WITH_JAX = ['jax_env']
