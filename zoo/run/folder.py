@@ -49,6 +49,8 @@ FREE = (
     'policy.learn.compile',
     'policy.learn.executor',
     'keep_freed_memory',
+    'pipeline.port',
+    'pipeline.silence_s',
     'env.check',
     'env.evaluator_env_num',
     'env.max_restarts',

@@ -226,7 +226,8 @@ class EpisodeLedger:
     ) -> None:
         """Completes the step whose outcome has come."""
         step = episode.last
-        episode.returned += reward
+        if episode.n_message > 1:  # the first message follows no action
+            episode.returned += reward
         if step is None:
             return
         episode.last = None

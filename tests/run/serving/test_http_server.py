@@ -1,0 +1,92 @@
+"""Messages over HTTP: their form, and what bad ones get."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.core.errors import UserError
+from zoo.run.serving.http_server import StepServer, decoded, plain_action
+from zoo.run.serving.ledger import EpisodeLedger, ServedAction
+
+
+def test_arrays_of_messages_are_decoded_and_only_numbers_are_taken() -> None:
+    array = np.arange(6, dtype='<i2').reshape(2, 3)
+    message = {'array': base64.b64encode(array.tobytes()).decode(), 'dtype': '<i2', 'shape': [2, 3]}
+    found = decoded({'image': message, 'list': [[1, 2], [3, 4]], 'number': 5})
+    assert np.array_equal(found['image'], array) and found['image'].dtype == np.int16
+    assert found['list'].tolist() == [[1, 2], [3, 4]] and found['number'] == 5
+    with pytest.raises(UserError, match='only numbers and bools'):
+        decoded({**message, 'dtype': 'O'})
+    with pytest.raises(ValueError):
+        decoded({**message, 'shape': [7, 3]})
+
+
+def test_actions_are_numbers_lists_and_dicts() -> None:
+    action = {'move': np.array([0.5, 1.0], np.float32), 'jump': np.int64(1)}
+    assert json.loads(json.dumps(plain_action(action))) == {'move': [0.5, 1.0], 'jump': 1}
+    assert plain_action((np.int64(2), np.array([3]))) == [2, [3]]
+
+
+@pytest.fixture
+def server() -> Iterator[StepServer]:
+    ledger = EpisodeLedger(1_000, lambda obs: ServedAction({}, 1), 600.0)
+    server = StepServer(
+        ('127.0.0.1', 0), 'token', ledger, lambda raw: torch.as_tensor(raw).unsqueeze(0), lambda: {'env_step': 5}
+    )
+    server.start()
+    threading.Thread(target=lambda: ledger.fill(0), daemon=True).start()
+    yield server
+    ledger.close()
+    server.close()
+
+
+def ask(server: StepServer, call: str, message: Any, method: str = 'POST', token: str = 'token') -> tuple[int, Any]:
+    host, port = server.server_address[:2]
+    with closing(http.client.HTTPConnection(str(host), port, timeout=20)) as connection:
+        connection.request(method, call, json.dumps(message), {'Authorization': f'Bearer {token}'})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+@pytest.mark.parametrize(
+    'call, message, code, words',
+    [
+        ('/v1/get_action', [1], 400, 'a message is a JSON object'),
+        ('/v1/get_action', {}, 400, 'episode_id is missing'),
+        ('/v1/get_action', {'episode_id': 'a'}, 400, 'step must be the number'),
+        ('/v1/get_action', {'episode_id': 'a', 'step': 0}, 400, 'observation is missing'),
+        ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'reward': float('nan')}, 400, 'rewards must be finite'),
+        ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 410, "episode 'a' is not known"),
+        ('/v1/act', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 400, "there is no call '/v1/act'"),
+        ('/v1/start_episode', {'episode_id': ''}, 400, '1 to 200 characters'),
+    ],
+)
+def test_wrong_message_is_refused_in_a_sentence(
+    server: StepServer, call: str, message: Any, code: int, words: str
+) -> None:
+    got, answer = ask(server, call, message)
+    assert got == code and words in answer['error']
+
+
+def test_messages_of_an_episode_are_answered_also_those_of_other_programs(server: StepServer) -> None:
+    assert ask(server, '/v1/start_episode', {'episode_id': 'a'}) == (200, {'step': 0})
+    message = {'episode_id': 'a', 'step': 0, 'observation': [1.0, 2.0]}
+    assert ask(server, '/v1/get_action', message) == (200, {'action': 1})
+    assert ask(server, '/v1/log_action', {**message, 'step': 1}) == (200, {})
+    assert ask(server, '/v1/end_episode', {'episode_id': 'a', 'step': 2, 'reward': 1}) == (200, {})
+
+
+def test_state_is_shown_to_those_who_have_the_token(server: StepServer) -> None:
+    assert ask(server, '/v1/state', None, 'GET') == (200, {'env_step': 5})
+    assert ask(server, '/v1/state', None, 'GET', token='x')[0] == 401
+    assert ask(server, '/v1/other', None, 'GET')[0] == 404

@@ -1,0 +1,30 @@
+"""`zoo serve`: what it asks for before a run begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zoo.tools.cli.command import main
+
+
+@pytest.mark.parametrize(
+    'words, sentence',
+    [
+        ((), 'write zoo serve CONFIG --train'),
+        (('--train', '--token-file', 'missing'), 'cannot be read (No such file or directory)'),
+        (('--train', '--token-file', 'empty'), 'is empty; write a token of random letters into it'),
+    ],
+)
+def test_serve_says_what_is_missing(
+    words: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('empty').touch()
+    assert main(['serve', 'cartpole_ppo', *words]) == 2
+    assert sentence in capsys.readouterr().err
