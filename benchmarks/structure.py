@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))  # traces the zoo of this checkout, even if another one is installed
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ('core',),
+    ('core', 'client'),
     ('config', 'rl_utils'),
     ('model', 'buffer'),
     ('backend',),

@@ -59,13 +59,17 @@ class PolicyClient:
         timeout: float = 60.0,
         patience: float = 600.0,
     ) -> None:
-        parts = urllib.parse.urlsplit(address if '//' in address else f'http://{address}')
+        if '//' not in address:
+            address = f'http://{address}'
+        parts = urllib.parse.urlsplit(address)
         kinds = {'http': http.client.HTTPConnection, 'https': http.client.HTTPSConnection}
         if parts.scheme not in kinds or not parts.hostname:
             raise ValueError(f'address is {address!r}; write it as http://HOST:PORT')
         self._make_connection = kinds[parts.scheme]
         self._place = parts.hostname, parts.port
-        self._token = os.environ.get('ZOO_SERVE_TOKEN', '') if token is None else token
+        if token is None:
+            token = os.environ.get('ZOO_SERVE_TOKEN', '')
+        self._token = token
         self._timeout = timeout
         self._patience = patience
         self._connection: http.client.HTTPConnection | None = None
@@ -76,7 +80,7 @@ class PolicyClient:
 
         Args: episode_id: None: a new one; that of a running episode continues it, such as after a crash of this process.
         """
-        name = uuid.uuid4().hex if episode_id is None else episode_id
+        name = episode_id or uuid.uuid4().hex
         message = {'episode_id': name, 'training_enabled': training_enabled}
         found = self._send('start_episode', message)
         self._episodes[name] = _Episode(found['step'], training_enabled)
@@ -191,5 +195,7 @@ def _action(value: Any) -> Any:
         return {name: _action(part) for name, part in value.items()}
     if isinstance(value, list):
         array = np.asarray(value)
-        return array.astype(np.float32) if array.dtype.kind == 'f' else array
+        if array.dtype.kind == 'f':
+            return array.astype(np.float32)
+        return array
     return value
