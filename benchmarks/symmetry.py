@@ -52,7 +52,7 @@ def run(kind: str, seed: int) -> None:
                     'eval': {'eval_freq': EVERY, 'n_episode': 20},
                 },
             },
-            on_evaluation=lambda evaluation: found.append(evaluation.return_mean),
+            on_evaluation=lambda env_step, evaluation: found.append(evaluation.return_mean),
         )
     RAW.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({'kind': kind, 'seed': seed, 'every': EVERY, 'returns': found}) + '\n')
