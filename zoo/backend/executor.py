@@ -22,6 +22,7 @@ from zoo.backend.step import (
     forward_rows as forward_rows,
 )
 from zoo.core.data import (
+    Columns,
     Metrics,
     Obs,
     State,
@@ -121,6 +122,12 @@ class Eager:
         if state is None:
             return self._model.compute_critic(obs)
         return self._model.compute_critic(obs, state)[0]
+
+    @torch.no_grad()
+    def outputs(self, method: str, columns: Columns, loss: LossSpec) -> dict[str, Tensor]:
+        """Outputs of a method of the model for a batch as rows, by name, without gradient. Args: loss: its `forward` is used."""
+        found: dict[str, Tensor] = loss.forward(self._model, method, columns)[0]
+        return found
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:

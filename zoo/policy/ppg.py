@@ -256,16 +256,18 @@ class PPGPolicy(ActorCriticPolicy):
     def _kl_from_old(self, columns: Columns) -> Tensor:
         """mean(KL(old || now)) over all rows in the memory; column 'logit' is of the old policy."""
         total = torch.zeros((), device=self.device)
-        for found, rows in self._pieces(columns, 'compute_actor'):
+        for found, piece in self._pieces(columns, 'compute_actor'):
+            rows, _ = self.samples.rows_once(piece)
             kl = self.dist.kl(rows['logit'], found['logit'])
             total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
         return total / columns['return_'].numel()
 
     @torch.no_grad()
     def _pieces(self, columns: Columns, method: str) -> Iterator[tuple[dict[str, Tensor], Columns]]:
-        """Yields the output of a method of the model, and its rows, for at most a minibatch of the memory at once."""
+        """Yields the output of a method of the model, and its entries, for at most a minibatch of the memory at once."""
         for part in split_rows(columns, self._aux_rows):
-            yield self.loss.forward(self._model, method, to_device(part, self.device))
+            piece = to_device(part, self.device)
+            yield self._execution.executor.outputs(method, piece, self.loss), piece
 
     @classmethod
     def default_model(cls) -> str:

@@ -31,6 +31,7 @@ from zoo.backend.native.bindings import (
     StepSpec,
     ValueLoss,
 )
+from zoo.backend.step import LossSpec
 from zoo.config.section import validate
 from zoo.core.data import Timestep, map_tensors
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
@@ -250,6 +251,41 @@ def test_values_of_rows_with_their_states_are_those_of_float64(leveled: Library,
         torch.testing.assert_close(found[name].double(), x, rtol=1e-5, atol=3e-6)
 
 
+OUTPUTS = {
+    'burn-in, masks': (recurrent(LSTM, action=10, nvec=(4, 1, 5)), (19, 9, 3), {'mask': True}),
+    'one trunk': (recurrent(GRU, critic=None), (11, 9, 0), {}),
+    'two layers, long': (recurrent(MINGRU, LSTM, size=32), (13, 70, 80), {}),
+    'critic without memory': (recurrent(LSTM, critic_cells=False, obs=9, input=Input.INDEX), (9, 5, 4), {}),
+    'gaussian': (recurrent(LSTM, action=3, **GAUSSIAN), (300, 4, 0), {}),
+}
+
+
+@pytest.mark.parametrize('name', OUTPUTS)
+def test_outputs_of_sequences_are_those_of_float64_with_any_number_of_threads(leveled: Library, name: str) -> None:
+    case, shape, how = OUTPUTS[name]
+    batch, net = sequences(case, *shape, **how), Net(case)
+    memory = {key: x for key, x in batch.items() if key in ('state', 'is_first', 'is_burned')} | {'n_step': shape[1]}
+    params = {k: p.detach().double() for k, p in net.params.items()}
+    logit, value, _ = reference.outputs(net, params, batch['obs'], False, batch.get('mask'), memory)
+    found = leveled.outputs(leveled.workspace(), net.model, batch, Output.LOGIT | Output.VALUE)
+    torch.testing.assert_close(found['logit'].double(), logit, rtol=1e-5, atol=3e-6)
+    torch.testing.assert_close(found['value'].double(), value, rtol=1e-5, atol=3e-6)
+    for which in (Output.LOGIT, Output.VALUE):  # each alone, by threads
+        alone = leveled.outputs(leveled.workspace(), net.model, batch, which, 3)
+        assert alone.keys() == {which.name.lower()}
+        assert all(torch.equal(alone[key], found[key]) for key in alone)
+
+
+@pytest.mark.parametrize('missing', ['is_first', 'is_burned', 'critic'])
+def test_outputs_of_sequences_without_what_they_need_are_refused(lib: Library, missing: str) -> None:
+    case = recurrent(LSTM)
+    batch = sequences(case, 5, 4, 2)
+    batch.pop(missing, None)
+    batch['state'].pop(missing, None)
+    with pytest.raises((ValueError, KeyError)):
+        lib.outputs(lib.workspace(), Net(case).model, batch, Output.VALUE)
+
+
 def test_zero_rows_are_those_that_are_marked(lib: Library) -> None:
     x = torch.ones(3, 5)
     lib.zero_rows(x, torch.tensor([True, False, True]))
@@ -398,6 +434,9 @@ class Refusing(Eager):
     def run(self, *args: Any) -> Any:
         raise AssertionError('a step ran eagerly')
 
+    def outputs(self, *args: Any) -> Any:
+        raise AssertionError('outputs were computed eagerly')
+
 
 def native_alone(model: Any, dist: Any) -> NativeExecutor:
     return NativeExecutor(model, dist, Refusing(model, dist))
@@ -439,6 +478,33 @@ def test_native_steps_over_sequences_are_those_of_eager_in_float64(name: str) ->
         bound = 1e-5 if key in before else 1e-3
         if key != 'clipfrac':  # a ratio may lie exactly at the bound
             torch.testing.assert_close(found[key].double(), x.double(), rtol=bound, atol=bound, msg=key)
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('method', ['compute_actor', 'compute_critic'])
+@pytest.mark.parametrize('name', ['masks, aux', 'two layers', 'value without memory', 'mingru, AUX, shared'])
+def test_native_outputs_of_sequences_are_those_of_eager_in_float64(name: str, method: str) -> None:
+    problem = Sequences(SETTINGS[name])
+    model = problem.model
+    loss = LossSpec(forward=forward_sequences)
+    found = native_alone(model, model.dist).outputs(method, problem.columns, loss)
+    exact: Any = map_tensors(lambda x: x.double() if x.is_floating_point() else x, problem.columns)
+    want = Eager(copy.deepcopy(model).double(), model.dist).outputs(method, exact, loss)
+    assert found.keys() == want.keys() and len(found) == 1
+    for key, x in want.items():
+        torch.testing.assert_close(found[key].double(), x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures('native')
+def test_outputs_that_c_does_not_have_are_those_of_the_fallback() -> None:
+    problem = Sequences(Setting('AUX', arch='dual'))
+    native = NativeExecutor(problem.model, problem.model.dist)
+    eager = Eager(problem.model, problem.model.dist)
+    sequences_loss = LossSpec(forward=forward_sequences)
+    found, want = (x.outputs('compute_aux', problem.columns, sequences_loss) for x in (native, eager))
+    assert {'logit', 'value', 'aux_value'} <= found.keys() and all(torch.equal(found[key], want[key]) for key in want)
+    of_users = sequences_loss._replace(forward=lambda *args: ({'logit': torch.ones(3)}, None))
+    assert torch.equal(native.outputs('compute_actor', problem.columns, of_users)['logit'], torch.ones(3))
 
 
 @pytest.mark.usefixtures('native')

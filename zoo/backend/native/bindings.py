@@ -335,8 +335,8 @@ def step_struct(spec: StepSpec) -> ctypes.Structure:
     )
 
 
-def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Any]) -> ctypes.Structure:
-    """A zoo_batch of the columns that a step of this kind reads: of rows, or with 'is_first' of sequences."""
+def batch_struct(model: Model, kind: Kind | None, batch: Mapping[str, Any]) -> ctypes.Structure:
+    """A zoo_batch of the columns that a step of this kind reads, None: outputs; of rows, or with 'is_first' of sequences."""
     n = n_row_of(batch['obs'])
     f32 = torch.float32
     rows: tuple[int, ...] = (n,)
@@ -366,6 +366,7 @@ def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Any]) -> ctypes.S
         Kind.POLICY: ('action', 'logit', 'adv', 'mask'),
         Kind.VALUE: ('value', 'return_'),
         Kind.AUX: ('logit', 'return_', 'mask'),
+        None: ('mask',),
     }[kind]
     return BatchStruct(
         n_row=n,
@@ -631,6 +632,27 @@ class Library:
         )
         return found
 
+    def outputs(
+        self, workspace: Workspace, model: Model, batch: Mapping[str, Any], output: Output, n_thread: int = 1
+    ) -> dict[str, Tensor]:
+        """The wanted ones of 'logit' and 'value' for the rows of a batch, [N, ...], or [S * L, ...] of sequences; as `epoch`.
+
+        Raises: ValueError, IndexError if something does not fit.
+        """
+        rows = batch['return_'].numel()
+        shapes = {'logit': (rows, model.n_logit), 'value': (rows,)}
+        found = {name: self.empty(shapes[name]) for name in shapes if Output[name.upper()] & output}
+        _check(
+            self.dll.zoo_outputs(
+                workspace.handle,
+                ctypes.byref(model.struct),
+                ctypes.byref(batch_struct(model, None, batch)),
+                *(found[name].data_ptr() if name in found else None for name in shapes),
+                n_thread,
+            )
+        )
+        return found
+
     def act_begin(self, workspace: Workspace, rollout: ActingBlocks) -> None:
         """Packs the current weights; must be repeated when they have changed.
 
@@ -680,6 +702,10 @@ def _declare(dll: ctypes.CDLL) -> None:
         'zoo_ranks_bytes': (c_int64, [c_int32, c_int64]),
         'zoo_ranks_sum': (c_int32, [POINTER(RanksStruct), c_void_p, c_int64, c_int32]),
         'zoo_ranks_exchange': (c_int32, [POINTER(RanksStruct), c_void_p, c_int64, c_int64, POINTER(c_void_p)]),
+        'zoo_outputs': (
+            c_int32,
+            [c_void_p, POINTER(ModelStruct), POINTER(BatchStruct), c_void_p, c_void_p, c_int32],
+        ),
         'zoo_forward': (c_int32, [c_void_p, POINTER(ModelStruct), c_int64, *[c_void_p] * 7, c_int32]),
         'zoo_act_begin': (c_int32, [c_void_p, POINTER(ModelStruct), POINTER(RolloutStruct)]),
         'zoo_act': (c_int32, [c_void_p, c_int64]),

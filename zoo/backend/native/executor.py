@@ -70,6 +70,7 @@ _COLUMNS = {column.name.lower(): column for column in Column}  # value_grad_norm
 _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _READ = (*_PER_ROW, 'obs', 'action', 'logit')
+_OUTPUTS = {'compute_actor': Output.LOGIT, 'compute_critic': Output.VALUE}
 _OF_SEQUENCES = ('is_first', 'is_burned')
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class NativeExecutor(Eager):
             is_known = not own_code and _is_known(kind, optimizers, loss_in_c)
         columns = None
         if is_known:
-            columns = self._columns(plan)
+            columns = self._columns(plan.columns, plan.device)
         if columns is None:
             return self._fallback.run(step, optimizers, plan, loss, numbers)
         options = step_spec(kind, plan.normalize_adv, loss, numbers)
@@ -198,6 +199,18 @@ class NativeExecutor(Eager):
             states = {name: x.contiguous() for name, x in state.items()}
         return self._library.forward(self._workspace, model, entries, Output.VALUE, n_thread, state=states)['value']
 
+    def outputs(self, method: str, columns: Columns, loss: LossSpec) -> dict[str, Tensor]:
+        """As `Eager.outputs`. C runs zoo's own sequences, the rest runs as in the fallback."""
+        output = _OUTPUTS.get(method)
+        found = None
+        is_own = output is not None and 'state' in columns and is_own_forward(loss.forward) and not self._only_acts
+        if is_own and not obstacle_of_model(self._model, self._dist, _CPU):
+            found = self._columns(columns, _CPU)
+        if found is None or output is None:
+            return self._fallback.outputs(method, columns, loss)
+        model = self.described(found['obs'])
+        return self._library.outputs(self._workspace, model, found, output, torch.get_num_threads())
+
     def described(self, entries: Sequence[Tensor | None]) -> Model:
         """The model as C reads it, by addresses; described again if its tensors have moved or were frozen."""
         modules = modules_of(self._model)
@@ -219,17 +232,17 @@ class NativeExecutor(Eager):
             mask = obs[ACTION_MASK]
         return [entry_at(obs, path) for path, _ in _stages(self._model)], mask
 
-    def _columns(self, plan: StepPlan) -> Columns | None:
+    def _columns(self, given: Columns, device: torch.device) -> Columns | None:
         """The columns that the four kinds of steps read; None if C cannot read them.
 
         It takes rows on a CPU, and for a model with a memory sequences.
         """
-        is_sequences = 'state' in plan.columns
-        if 'logit_proximal' in plan.columns:  # of a loss with a proximal policy
+        is_sequences = 'state' in given
+        if 'logit_proximal' in given:  # of a loss with a proximal policy
             return None
-        if plan.device.type != 'cpu' or is_sequences != has_memory(self._model):
+        if device.type != 'cpu' or is_sequences != has_memory(self._model):
             return None
-        columns = {name: plan.columns[name] for name in _READ if name in plan.columns}
+        columns = {name: given[name] for name in _READ if name in given}
         entries, mask = self._parts(columns.pop('obs'))
         if any(columns[name].dim() != 1 + is_sequences for name in _PER_ROW if name in columns):
             return None
@@ -237,11 +250,11 @@ class NativeExecutor(Eager):
             columns['mask'] = mask
         states: dict[str, Tensor] = {}
         if is_sequences:
-            columns |= {name: plan.columns[name] for name in _OF_SEQUENCES if name in plan.columns}
+            columns |= {name: given[name] for name in _OF_SEQUENCES if name in given}
             # a rollout that is one sequence of each env is a view across its rows
             columns = {name: x.contiguous() for name, x in columns.items()}
             entries = [None if x is None else x.contiguous() for x in entries]
-            states = {name: x.contiguous() for name, x in plan.columns['state'].items()}
+            states = {name: x.contiguous() for name, x in given['state'].items()}
         known = torch.float32, torch.int64, torch.bool
         tensors = [*columns.values(), *states.values(), *(x for x in entries if x is not None)]
         if not all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in tensors):

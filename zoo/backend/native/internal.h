@@ -98,7 +98,8 @@ enum { SUM_POLICY, SUM_ENTROPY, SUM_LOG_RATIO, SUM_OUTSIDE, SUM_K3, SUM_VALUE, S
 /* One minibatch, as all lanes see it. */
 typedef struct {
     const network *net;
-    const zoo_step *step;
+    const zoo_step *step;                 /* NULL: outputs alone, into the next two */
+    float *logit, *value;                 /* [n_row, P], [n_row]; or NULL */
     const zoo_batch *batch;
     const int64_t *index;                 /* of its rows or sequences */
     int64_t n_entry, n_row;               /* rows or sequences; rows */

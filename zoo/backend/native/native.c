@@ -478,6 +478,52 @@ int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step
 
 /* --- outputs without gradients, and acting ----------------------------------------------------------------------- */
 
+/* One minibatch of all entries of a batch. */
+static int32_t run_outputs(epoch *e, zoo_workspace *w, network *net, crew *threads) {
+    minibatch *mb = &e->mb;
+    const int64_t n_burned = mb->n_entry * mb->batch->n_burn, n_expanded = mb->batch->n_step ? mb->n_row : 0;
+    const int n_scratch = crew_size(threads);
+    const ptrdiff_t each = scratch_size(net);
+    float *memory = reserve(w, packed_size(net) + each * n_scratch + 2 * mb->n_entry + 4 * n_expanded + 2 * n_burned + 4 * 32);
+    if (!memory) return ZOO_NO_MEMORY;
+    memory = place_packed(net, memory);
+    for (int i = 0; i < n_scratch; i++, memory += each) place_scratch(net, &e->scratches[i], memory);
+    int64_t *index = (int64_t *)take(&memory, 2 * mb->n_entry);
+    int64_t *rows = (int64_t *)take(&memory, 2 * n_expanded), *seen = (int64_t *)take(&memory, 2 * n_expanded);
+    for (int64_t i = 0; i < mb->n_entry; i++) index[i] = i;
+    choose_rows(mb, index, rows, seen, (int64_t *)take(&memory, 2 * n_burned));
+    e->kernels->pack(net);
+    crew_run(threads);
+    return ZOO_OK;
+}
+
+int32_t zoo_outputs(zoo_workspace *w, const zoo_model *model, const zoo_batch *batch, float *logit, float *value,
+                    int32_t n_thread) {
+    epoch e;
+    memset(&e.mb, 0, sizeof(e.mb));
+    e.kernels = kernels_in_use();
+    e.mb.batch = batch;
+    e.mb.logit = logit;
+    e.mb.value = value;
+    network net;
+    const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0);
+    int32_t error = plan_network(&net, model, which, 0, e.kernels->width);
+    if (error) return error;
+    if (!is_batch(&net, batch) || (batch->mask && model->distribution != ZOO_CATEGORICAL)) return ZOO_BAD_MODEL;
+    if (batch->n_row < 1) return ZOO_BAD_INDEX;
+    error = check_obs(&net, batch->obs, NULL, batch->n_row, batch->n_burn + (batch->n_step ? batch->n_step : 1));
+    if (error) return error;
+    e.mb.net = &net;
+    divide(&e.mb, &net, batch->n_row);
+    crew *threads = crew_new(n_thread, lane_task, &e, e.mb.n_lane);
+    if (!threads) return ZOO_NO_MEMORY;
+    const unsigned mode = flush_denormals();
+    error = run_outputs(&e, w, &net, threads);
+    restore_denormals(mode);
+    crew_free(threads);
+    return error;
+}
+
 typedef struct {
     const kernels *kernels;
     const network *net;

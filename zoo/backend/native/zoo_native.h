@@ -230,6 +230,12 @@ ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, in
                             const uint8_t *mask, const float *actor_state, const float *critic_state, float *logit,
                             float *value, float *aux_value, int32_t n_thread);
 
+/* Outputs of the rows of a batch, of sequences those behind the burn-in: logit [N, P], value [N], or [N, L, ..], what is not
+ * NULL. It reads obs, mask, states and what sequences need. The result does not depend on n_thread. Returns a zoo_error.
+ */
+ZOO_API int32_t zoo_outputs(zoo_workspace *workspace, const zoo_model *model, const zoo_batch *batch, float *logit,
+                            float *value, int32_t n_thread);
+
 /* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
  * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.
  */
