@@ -1,6 +1,6 @@
 """Speed of zoo with runners and ranks, and of other libraries on the same work; writes cluster.md and .json in results/.
 
-    python benchmarks/cluster.py [--only slow cheetah overlap overhead] [--repeats 5] [--scale 1] [--quick]
+    python benchmarks/cluster.py [--only slow cheetah overlap overhead] [--variants ranks] [--repeats 5] [--scale 1] [--quick]
 
 Each variant of a work trains in its own processes (benchmarks/peers). The variants take turns, every second round in reverse
 order. The clock runs from the third iteration to the last update. RLlib needs gymnasium 1.2, hence its own virtual environment
@@ -109,6 +109,8 @@ def runners(n: int, *overrides: str, engine: str = 'process') -> Variant:
 
 
 LAG = 'cluster.max_lag=1'
+RANKS = tuple(zoo(f'zoo, {n} ranks', n_rank=n) for n in (2, 4))
+RANKS_WANTED = {'zoo, 2 ranks': (1.5, SERIAL), 'zoo, 4 ranks': (0.8, 'zoo, 2 ranks')}
 ASYNC = zoo('zoo, one process, envs in 8 processes', 'env.vectorization=async')
 SB3 = Variant('stable-baselines3, DummyVecEnv', 'run_sb3.py', 'sb3')
 SUBPROC = Variant('stable-baselines3, SubprocVecEnv', 'run_sb3.py', 'sb3', ('--workers=8',))
@@ -154,12 +156,16 @@ WORKS = (
         (
             zoo(SERIAL),
             *(runners(n, *lag) for n in (1, 2) for lag in ((), (LAG,))),
-            zoo('zoo, 2 ranks', n_rank=2),
+            *RANKS,
             ASYNC,
             SUBPROC,
             RLLIB,
         ),
-        {'zoo, 2 runners, process, lag 1': (1.6, SERIAL), 'zoo, 2 runners, process': (3.0, RLLIB.label)},
+        {
+            'zoo, 2 runners, process, lag 1': (1.6, SERIAL),
+            'zoo, 2 runners, process': (3.0, RLLIB.label),
+            **RANKS_WANTED,
+        },
         SYNC,
     ),
     Work(
@@ -184,8 +190,12 @@ WORKS = (
         256,
         4,
         102_400,
-        (zoo(SERIAL), runners(1), runners(2), runners(2, LAG), zoo('zoo, 2 ranks', n_rank=2), SUBPROC, RLLIB),
-        {'zoo, 1 runner, process': (0.9, SERIAL), 'zoo, 2 runners, process': (3.0, RLLIB.label)},
+        (zoo(SERIAL), runners(1), runners(2), runners(2, LAG), *RANKS, SUBPROC, RLLIB),
+        {
+            'zoo, 1 runner, process': (0.9, SERIAL),
+            'zoo, 2 runners, process': (3.0, RLLIB.label),
+            **RANKS_WANTED,
+        },
         SYNC,
     ),
 )
@@ -271,11 +281,20 @@ def page(works: Sequence[Work], data: Mapping[str, Any]) -> str:
     return '\n'.join(text)
 
 
+def chosen(work: Work, words: Sequence[str] | None) -> Work:
+    """The work with those variants whose label has one of the words, and the one that all are compared with; None: all."""
+    if words is None:
+        return work
+    variants = [v for v in work.variants if v.label == SERIAL or any(word in v.label for word in words)]
+    return work._replace(variants=tuple(variants))
+
+
 def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         '--only', '--works', nargs='+', choices=PARTS, default=list(PARTS), metavar='NAME', help=', '.join(PARTS)
     )
+    parser.add_argument('--variants', nargs='+', metavar='WORD', help='only those with a word, and zoo in one process')
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
     parser.add_argument('--venvs', type=Path, default=VENVS, help='folder of the virtual environments')
@@ -295,7 +314,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/cl
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv, program)
     logging.basicConfig(level=logging.INFO, format='%(message)s')
-    works = [work for work in WORKS if work.name in args.only]
+    works = [chosen(work, args.variants) for work in WORKS if work.name in args.only]
     missing = {v.label.split(',')[0]: None for work in works for v in work.variants if not v.is_in(args.venvs)}
     for line in left_out([*missing], args.venvs):
         log.warning('%s', line)

@@ -33,6 +33,8 @@ SHORT_S = 0.3
 STEPS = {
     'ppo': Case('PPO', numbers=PolicyNumbers(value_weight=0.5, grad_clip=0.5), weighted=True, normalize_adv=True),
     'gaussian': Case('PPO', 'free std', numbers=PolicyNumbers(grad_clip=0.05), normalize_adv=True),
+    # more minibatches than whose moments are exchanged together
+    'many': Case('PPO', numbers=PolicyNumbers(grad_clip=0.5), weighted=True, normalize_adv=True, batch_size=4),
     'two optimizers': Case('PPO', critic_rate=True, numbers=PolicyNumbers(grad_clip=0.05)),
     'policy': Case('POLICY', numbers=PolicyNumbers(), normalize_adv=True),
     'value': Case('VALUE', numbers=ValueNumbers()),
@@ -115,11 +117,11 @@ def sums(ranks: MemoryRanks) -> dict[str, Any]:
 
 def steps(ranks: Ranks) -> dict[str, Any]:
     """Parameters and metrics after each of STEPS: of several ranks in C, of one eagerly."""
-    return {name: _steps_of(case, ranks) for name, case in STEPS.items()}
+    return {name: _steps_of(name, case, ranks) for name, case in STEPS.items()}
 
 
-def _steps_of(case: Case, ranks: Ranks) -> dict[str, Tensor]:
-    problem = Problem(case, n_step=8)
+def _steps_of(name: str, case: Case, ranks: Ranks) -> dict[str, Tensor]:
+    problem = Problem(case, n_step=40 if name == 'many' else 8)
     model = problem.model
     optimizers = problem.optimizers(model)
     for optimizer in optimizers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -193,4 +194,5 @@ def test_summaries_are_the_summary_of_each_also_of_unlike_ones(other: torch.Tens
     [('loss', 1.5), ('ratio_max', 2.0), ('adv_abs_max', 2.0), ('reward_max', 2.0), ('reward_min', 1.0)],
 )
 def test_metric_of_two_ranks_is_their_mean_or_extreme(name: str, wanted: float) -> None:
-    assert over_ranks(name, torch.tensor([1.0, 2.0])).item() == wanted
+    assert over_ranks(name, [1.0, 2.0]) == wanted
+    assert math.isnan(over_ranks(name, [1.0, math.nan]))

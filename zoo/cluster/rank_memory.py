@@ -20,7 +20,7 @@ from zoo.core.ranks import lost_error
 
 SLOT = 1 << 22
 """Bytes that a rank can show the others at once; more goes in pieces. The system gives memory for what was used of them."""
-SPIN = 3000  # looks at a counter, some 30 us, before a rank that waits sleeps; as long as ranks of a small network wait
+SPIN = 20_000  # looks at a counter before a rank that waits sleeps
 _HEAD = 64  # bytes of a slot before its data
 _LATE = 6  # of zoo_native.h
 _KINDS = {torch.float32: SumKind.FLOAT, torch.float64: SumKind.DOUBLE, torch.int64: SumKind.INT64}

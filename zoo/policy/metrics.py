@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -105,13 +106,16 @@ def step_summary(results: Found, dist: ActionDist, loss: LossSpec, numbers: Step
     return metrics
 
 
-def over_ranks(name: str, values: Tensor) -> Tensor:
-    """A metric of several ranks [n] as one number: the largest of maxima, the least of minima, else the mean."""
+def over_ranks(name: str, values: Sequence[float]) -> float:
+    """A metric of several ranks as one number: the largest of maxima, the least of minima, else the mean; NaN if one is NaN."""
+    total = sum(values)
+    if math.isnan(total):
+        return total
     if name in MAXIMA or name.endswith('_max'):
-        return values.max()
+        return max(values)
     if name.endswith('_min'):
-        return values.min()
-    return values.mean()
+        return min(values)
+    return total / len(values)
 
 
 def total_loss(metrics: Metrics, loss: LossSpec, numbers: StepNumbers) -> Tensor:

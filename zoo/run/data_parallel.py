@@ -107,7 +107,7 @@ class Agreement:
         for metrics_of_rank in self._ranks.gather({name: float(value) for name, value in metrics.items()}):
             for name, value in metrics_of_rank.items():
                 values.setdefault(name, []).append(value)
-        return {name: over_ranks(name, torch.tensor(x, dtype=torch.float64)) for name, x in values.items()}
+        return {name: over_ranks(name, x) for name, x in values.items()}
 
     def collector_metrics(self) -> dict[str, float]:
         """The collector's own metrics, see `Collector.metrics`."""

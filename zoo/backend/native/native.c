@@ -403,12 +403,15 @@ static int32_t share_gradients(zoo_ranks *r, const zoo_adam *adam, int n_adam) {
     for (int i = 0; i < n_adam; i++) {
         const int32_t error = zoo_ranks_sum(r, adam[i].grad, adam[i].size, ZOO_SUM_FLOAT);
         if (error) return error;
-        for (int64_t k = 0; k < adam[i].size; k++) adam[i].grad[k] /= (float)r->n_rank;
+        const float share = 1.0f / (float)r->n_rank, n = (float)r->n_rank;
+        const int is_exact = (r->n_rank & (r->n_rank - 1)) == 0; /* then a product has the bits of a division */
+        for (int64_t k = 0; is_exact && k < adam[i].size; k++) adam[i].grad[k] *= share;
+        for (int64_t k = 0; !is_exact && k < adam[i].size; k++) adam[i].grad[k] /= n;
     }
     return ZOO_OK;
 }
 
-#define MOMENTS_AHEAD 256 /* minibatches whose moments the ranks exchange together */
+#define MOMENTS_AHEAD 32 /* minibatches whose moments the ranks exchange together */
 
 static int32_t run_epoch(epoch *e, zoo_workspace *w, network *net, const zoo_adam *adam, int n_adam,
                          const int64_t *index, int64_t n_minibatch, double *metrics, crew *threads) {

