@@ -1,6 +1,6 @@
 """Samples that a mirror saves: CartPole with and without mirrored samples, greedy returns after few env steps.
 
-    python benchmarks/symmetry.py run --seeds 5      # one run after the other; a raw file for each
+    python benchmarks/symmetry.py run --seeds 3      # one run after the other; a raw file for each
     python benchmarks/symmetry.py table
 
 'more passes' takes as many gradient steps as mirrored samples do, without a mirror.
@@ -69,7 +69,7 @@ def table() -> str:
         '',
         'CartPole-v1, ppo, 8 envs x 128 steps, minibatches of 256, 4 passes; median greedy return of 20 episodes over seeds.',
         '',
-        '    python benchmarks/symmetry.py run --seeds 5',
+        '    python benchmarks/symmetry.py run --seeds 3',
         '    python benchmarks/symmetry.py table',
         '',
         '| | seeds | ' + ' | '.join(f'{step:,}' for step in steps) + ' | mean over these |',
@@ -88,7 +88,7 @@ def table() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('what', choices=['run', 'table'])
-    parser.add_argument('--seeds', type=int, default=5)
+    parser.add_argument('--seeds', type=int, default=3)
     args = parser.parse_args()
     if args.what == 'run':
         logging.disable(logging.WARNING)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy, rows
 from tests.thread_ranks import on_ranks
@@ -303,25 +302,21 @@ def test_policy_with_a_constraint_goes_on_to_the_bit_from_a_file(tmp_path: Path)
     assert not differing(policy.state_dict(), loaded.state_dict())
 
 
-def share_of(policy: Any) -> Tensor:
-    """The probability of action 1."""
-    return policy.distribution(np.zeros((1, 1), np.float32)).log_prob(torch.tensor([1])).exp()
-
-
 @pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', [0, 1, 2])
 @pytest.mark.parametrize('kind', ['pid', 'lagrange'])
-def test_two_arms_end_at_the_best_policy_within_the_limit(tmp_path: Path, kind: str, seed: int) -> None:
+def test_two_arms_stay_at_the_best_policy_within_the_limit(tmp_path: Path, kind: str, seed: int) -> None:
     # at most .3 of the actions may be 1, so the best return is .3 * 1 + .7 * .2 = .44; lambda is then (1 - .2) / 1 = .8
     constraint = {
-        'pid': {'type': 'pid', 'kp': 0.5, 'ki': 0.02, 'limits': {'cost': 0.3}},
+        'pid': {'type': 'pid', 'kp': 0.5, 'ki': 0.1, 'limits': {'cost': 0.3}},
         'lagrange': {'type': 'lagrange', 'optimizer': 'sgd', 'learning_rate': 0.1, 'limits': {'cost': 0.3}},
     }[kind]
     learn = {'batch_size': 256, 'adv_norm': 'off', 'learning_rate': {'start': 3e-3, 'end': 0.0}, 'entropy_weight': 0.1}
     policy = {'learn': {**learn, 'constraint': constraint, 'epoch_per_collect': 4}, 'collect': {'n_step': 64}}
     cfg = job_config(tmp_path, TwoArms, policy=policy, env={'collector_env_num': 16}, max_env_step=200_000, seed=seed)
-    p = share_of(serial_pipeline(cfg).policy).item()
-    assert p == pytest.approx(0.3, rel=0.02)
-    assert 0.2 + 0.8 * p == pytest.approx(0.44, rel=0.02)
+    lines = [row for row in rows(serial_pipeline(cfg).run_dir) if 'learn/episode_cost' in row]
+    half = lines[len(lines) // 2 :]  # single rollouts of 1,024 episodes have a deviation of .014, 5% of the limit
+    assert np.mean([row['learn/episode_cost'] for row in half]) == pytest.approx(0.3, rel=0.02)
+    assert np.mean([0.2 + 0.8 * row['learn/episode_cost'] for row in half]) == pytest.approx(0.44, rel=0.02)
