@@ -35,6 +35,7 @@ from zoo.env.adapter import (
 )
 from zoo.env.calls import env_call, locate
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
+from zoo.env.dm import DmEnv, is_dm_env
 from zoo.env.entry_names import NamedEnv, has_other_keys
 from zoo.env.errors import (
     STOPS,
@@ -204,6 +205,8 @@ def _make_bare_env(cfg: EnvConfig, seed: int | None = None) -> gymnasium.Env:
     """One env without the wrappers that zoo puts around it. seed: for its constructor, if `seeds_constructor`."""
     name = env_name(cfg)
     made = make_source(cfg, name, seed)
+    if is_dm_env(made):
+        made = DmEnv(made, name)
     is_of_gymnasium = isinstance(made, gymnasium.Env)
     env = made
     if not is_of_gymnasium:
