@@ -107,3 +107,5 @@ def test_refusals_and_silence_are_errors_in_a_sentence() -> None:
         PolicyClient('http://127.0.0.1:1', 'x').log_returns('e', 1.0)
     with pytest.raises(ValueError, match='write it as http://HOST:PORT'):
         PolicyClient('ftp://host', 'x')
+    with pytest.raises(ValueError, match='token has a line break'):
+        PolicyClient('http://127.0.0.1:1', 'x\ny')

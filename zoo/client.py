@@ -69,6 +69,9 @@ class PolicyClient:
         self._place = parts.hostname, parts.port
         if token is None:
             token = os.environ.get('ZOO_SERVE_TOKEN', '')
+        token = token.strip()  # a file ends with a line break
+        if not token.isprintable():
+            raise ValueError('token has a line break or another control character in it; give the text of one line')
         self._token = token
         self._timeout = timeout
         self._patience = patience

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,26 @@ def test_arrays_of_messages_are_decoded_and_only_numbers_are_taken() -> None:
         decoded({**message, 'shape': [7, 3]})
 
 
+def test_part_of_an_observation_may_be_named_array() -> None:
+    found = decoded({'array': [1.0, 2.0], 'goal': 3})
+    assert found['array'].tolist() == [1.0, 2.0] and found['goal'] == 3
+
+
 def test_actions_are_numbers_lists_and_dicts() -> None:
     action = {'move': np.array([0.5, 1.0], np.float32), 'jump': np.int64(1)}
     assert json.loads(json.dumps(plain_action(action))) == {'move': [0.5, 1.0], 'jump': 1}
     assert plain_action((np.int64(2), np.array([3]))) == [2, [3]]
 
 
+def act(obs: Any) -> ServedAction:
+    if obs[0, 0] > 100:
+        raise RuntimeError('too far')
+    return ServedAction({}, 1)
+
+
 @pytest.fixture
 def server() -> Iterator[StepServer]:
-    ledger = EpisodeLedger(1_000, lambda obs: ServedAction({}, 1), 600.0)
+    ledger = EpisodeLedger(1_000, act, 600.0)
     server = StepServer(
         ('127.0.0.1', 0), 'token', ledger, lambda raw: torch.as_tensor(raw).unsqueeze(0), lambda: {'env_step': 5}
     )
@@ -66,6 +78,8 @@ def ask(server: StepServer, call: str, message: Any, method: str = 'POST', token
         ('/v1/get_action', {'episode_id': 'a'}, 400, 'step must be the number'),
         ('/v1/get_action', {'episode_id': 'a', 'step': 0}, 400, 'observation is missing'),
         ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'reward': float('nan')}, 400, 'rewards must be finite'),
+        ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'reward': 1e39}, 400, 'also as 32-bit floats'),
+        ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'reward': 10**400}, 400, 'int too large'),
         ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 410, "episode 'a' is not known"),
         ('/v1/act', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 400, "there is no call '/v1/act'"),
         ('/v1/start_episode', {'episode_id': ''}, 400, '1 to 200 characters'),
@@ -90,3 +104,42 @@ def test_state_is_shown_to_those_who_have_the_token(server: StepServer) -> None:
     assert ask(server, '/v1/state', None, 'GET') == (200, {'env_step': 5})
     assert ask(server, '/v1/state', None, 'GET', token='x')[0] == 401
     assert ask(server, '/v1/other', None, 'GET')[0] == 404
+
+
+def exchange(server: StepServer, text: str) -> bytes:
+    """What the server answers to a text, until it closes the connection or is silent."""
+    host, port = server.server_address[:2]
+    found = b''
+    with socket.create_connection((str(host), port), timeout=1.0) as connection:
+        connection.sendall(text.encode())
+        with suppress(TimeoutError):
+            part = connection.recv(4096)
+            while part:
+                found += part
+                part = connection.recv(4096)
+    return found
+
+
+@pytest.mark.parametrize('length', ['-1', 'abc', '9' * 20])
+def test_length_that_is_no_number_of_bytes_is_refused_and_not_waited_for(server: StepServer, length: str) -> None:
+    answer = exchange(server, f'POST /v1/get_action HTTP/1.1\r\nContent-Length: {length}\r\n\r\n')
+    assert answer.startswith(b'HTTP/1.1 411') and answer.count(b'HTTP/1.1') == 1
+
+
+def test_request_without_token_gets_one_answer(server: StepServer) -> None:
+    assert exchange(server, 'GET /v1/other HTTP/1.1\r\n\r\n').count(b'HTTP/1.1') == 1
+
+
+def test_message_of_a_hundred_thousand_brackets_is_refused_in_a_sentence(server: StepServer) -> None:
+    body = '[' * 100_000
+    head = f'Authorization: Bearer token\r\nContent-Length: {len(body)}'
+    answer = exchange(server, f'POST /v1/get_action HTTP/1.1\r\n{head}\r\n\r\n{body}')
+    assert answer.startswith(b'HTTP/1.1 400') and b'recursion' in answer
+
+
+def test_policy_that_raises_is_told_to_the_client_which_does_not_wait(server: StepServer) -> None:
+    ask(server, '/v1/start_episode', {'episode_id': 'a'})
+    message = {'episode_id': 'a', 'step': 0, 'observation': [101.0]}
+    code, answer = ask(server, '/v1/get_action', message)
+    assert code == 500 and 'RuntimeError: too far' in answer['error']
+    assert ask(server, '/v1/get_action', message)[0] == 410  # the episode is forgotten

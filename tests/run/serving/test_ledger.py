@@ -191,3 +191,15 @@ def test_closed_ledger_answers_nobody_and_says_what_it_drops() -> None:
     late.close()
     with pytest.raises(ServerClosedError):
         late.action('a', 0, obs(0), 0.0)
+
+
+def test_truncated_end_without_observation_is_refused_and_the_message_before_still_has_its_answer() -> None:
+    ledger, _ = opened()
+    with pytest.raises(UserError, match='needs its last observation'):
+        ledger.end('first', 1, None, 1.0, truncated=True)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(ledger.action, 'first', 0, obs(0), 0.0)
+        try:
+            assert again.result(timeout=10.0) == {'action': 1}
+        finally:
+            ledger.close()

@@ -20,7 +20,7 @@ from tests.run.serving.clients import TOKEN, play, served_config
 from zoo.client import PolicyClient, ServeError
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import load_checkpoint
-from zoo.run.serving.served_job import ServedJob
+from zoo.run.serving.served_job import ServedJob, _token_in
 
 
 class Tickets:
@@ -151,7 +151,14 @@ def test_token_is_made_in_the_run_folder_where_only_the_user_reads_it(
         job.start()
         path = job.run_dir / 'serve_token'
         assert path.stat().st_mode & 0o777 == 0o600
-        assert client_of(job, path.read_text().strip()).start_episode('x') == 'x'
+        assert client_of(job, path.read_text()).start_episode('x') == 'x'  # with the line break of the file
+
+
+def test_empty_token_file_is_written_again_since_it_would_let_all_in(tmp_path: Path) -> None:
+    (tmp_path / 'serve_token').touch()  # of a process that was killed while it wrote it
+    token, path = _token_in(tmp_path)
+    assert len(token) >= 32 and path.read_text().strip() == token
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_observation_that_does_not_fit_is_refused_in_a_sentence_and_the_episode_goes_on(job: Any) -> None:

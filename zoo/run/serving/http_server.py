@@ -16,16 +16,20 @@ import numpy as np
 
 from zoo.core.data import Obs
 from zoo.core.errors import UserError
-from zoo.run.serving.ledger import EpisodeLedger, ServerClosedError, UnknownEpisodeError
+from zoo.run.serving.ledger import EpisodeLedger, PolicyFailedError, ServerClosedError, UnknownEpisodeError
 
 logger = logging.getLogger(__name__)
 MAX_BODY = 1 << 26  # bytes of a message
+MAX_DIGITS = 15  # of the length of a message
+PIECE = 1 << 16  # bytes that are read at once of a message that is not taken
 KINDS = 'biuf'  # of the dtypes that a message may have: numbers and bools
+ARRAY = {'array', 'dtype', 'shape'}  # of an array of a message
+MAX_REWARD = float(np.finfo(np.float32).max)  # a larger one would be learned from as infinite
 
 
 def decoded(value: Any) -> Any:
     """A value of a message: arrays are {'array': base64, 'dtype', 'shape'}, or nested lists of numbers."""
-    if isinstance(value, dict) and 'array' in value:
+    if isinstance(value, dict) and value.keys() == ARRAY:
         dtype = np.dtype(str(value['dtype']))
         if dtype.kind not in KINDS:
             raise UserError(f'an array of dtype {dtype} came but only numbers and bools are taken')
@@ -56,22 +60,28 @@ class MessageHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """`/v1/state` shows how far the run is."""
-        if self._is_allowed() and self.path == '/v1/state':
+        if not self._is_allowed():
+            return
+        if self.path == '/v1/state':
             self._send(200, self.server.state())
-        elif self.path != '/v1/state':
+        else:
             self._send(404, {'error': f'there is no {self.path}; GET /v1/state, or POST to a call of the client'})
 
     def do_POST(self) -> None:
-        length = int(self.headers.get('Content-Length') or 0)
-        if length > MAX_BODY:
-            self.close_connection = True
-            self._send(413, {'error': f'the message has {length} bytes, at most {MAX_BODY} are taken'})
+        length = self.headers.get('Content-Length', '')
+        if not length.isdecimal() or len(length) > MAX_DIGITS:
+            self.close_connection = True  # nobody knows where the next message begins
+            self._send(411, {'error': f'Content-Length is {length!r} but must be the number of bytes of the message'})
             return
-        body = self.rfile.read(length)
-        if not self._is_allowed():
+        n_byte = int(length)
+        if not self._is_allowed(n_byte):
+            return
+        if n_byte > MAX_BODY:
+            self._skip(n_byte)
+            self._send(413, {'error': f'the message has {n_byte} bytes, at most {MAX_BODY} are taken'})
             return
         try:
-            message = json.loads(body)
+            message = json.loads(self.rfile.read(n_byte))
             if not isinstance(message, dict):
                 raise UserError('a message is a JSON object')
             code = 200
@@ -79,19 +89,29 @@ class MessageHandler(BaseHTTPRequestHandler):
         except UnknownEpisodeError as error:
             code = 410
             answer = {'error': str(error)}
-        except (UserError, ValueError, TypeError, KeyError) as error:
+        except (UserError, ValueError, TypeError, OverflowError, RecursionError) as error:
             code = 400
             answer = {'error': str(error) or type(error).__name__}
         except ServerClosedError:
             code = 503
             answer = {'error': 'the server closes'}
+        except PolicyFailedError as error:
+            logger.exception('the policy did not act for %s', self.client_address)
+            code = 500
+            answer = {'error': str(error)}
         self._send(code, answer)
 
-    def _is_allowed(self) -> bool:
-        """Whether the request has the token; else it is answered."""
+    def _skip(self, n_byte: int) -> None:
+        """Reads a message that is not taken, without keeping it: a client that still sends would not read the answer."""
+        while n_byte > 0 and self.rfile.read(min(n_byte, PIECE)):
+            n_byte -= PIECE
+
+    def _is_allowed(self, n_byte: int = 0) -> bool:
+        """Whether the request has the token; else it is answered. Args: n_byte: of the message that follows."""
         given = self.headers.get('Authorization', '').removeprefix('Bearer ')
         if hmac.compare_digest(given.encode(), self.server.token.encode()):
             return True
+        self._skip(n_byte)
         self._send(401, {'error': 'the token is missing or wrong; the server shows the file with it when it begins'})
         return False
 
@@ -159,7 +179,7 @@ class StepServer(ThreadingHTTPServer):
             logger.exception('a message of %s failed', client_address)
 
     def answer(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a message. Raises: UserError, ValueError, TypeError or KeyError for one that is not valid."""
+        """The answer to a message. Raises: UserError, ValueError, TypeError or OverflowError for one that is not valid."""
         name = message.get('episode_id')
         if not isinstance(name, str):
             raise UserError('episode_id is missing')
@@ -170,8 +190,8 @@ class StepServer(ThreadingHTTPServer):
         if type(number) is not int or number < 0:
             raise UserError('step must be the number of the message in its episode, from 0 on')
         reward = float(message.get('reward', 0.0))
-        if not np.isfinite(reward):
-            raise UserError(f'the reward is {reward}; rewards must be finite numbers')
+        if not abs(reward) <= MAX_REWARD:
+            raise UserError(f'the reward is {reward}; rewards must be finite numbers, also as 32-bit floats')
         obs = None
         if message.get('observation') is not None:
             obs = self._read(decoded(message['observation']))

@@ -32,6 +32,10 @@ class ServerClosedError(Exception):
     """The server closes: no message is answered any more."""
 
 
+class PolicyFailedError(Exception):
+    """The policy raised where it should act; its episode is forgotten."""
+
+
 class ServedAction(NamedTuple):
     """An action for a client. output: of the policy, [1, ...] each; answer: the action in a form that JSON has."""
 
@@ -154,7 +158,13 @@ class EpisodeLedger:
                 return known
             self._complete(known, obs, reward, is_over=False)
             self._wait_until_open()
-            acted = self._act(obs)
+            try:
+                acted = self._act(obs)
+            except Exception as error:  # else the message would wait for ever when it is sent again
+                self._forget(name, known)
+                raise PolicyFailedError(
+                    f'the policy raised {type(error).__name__}: {error}; the log of the server says where'
+                ) from error
             if known.trains:
                 known.last = ServedStep(obs, acted.output, self._collect_iter, known.slot)
             return self._answer(known, {'action': acted.answer})
@@ -173,16 +183,15 @@ class EpisodeLedger:
     def end(self, name: str, number: int, obs: Obs, reward: float, truncated: bool) -> dict[str, Any]:
         """Completes the last step of an episode. Args: obs: the last one, None only if it is terminal; truncated: it is not."""
         with self._changed:
+            if obs is None and truncated:
+                raise UserError(
+                    'an episode that was truncated needs its last observation: its value counts for the rest'
+                )
             if name in self._ended and self._ended[name][0] == number:
                 return self._ended[name][1]
             known = self._known(name, number)
             if isinstance(known, dict):
                 return known
-            if obs is None and truncated:
-                known.n_message -= 1
-                raise UserError(
-                    'an episode that was truncated needs its last observation: its value counts for the rest'
-                )
             self._complete(known, obs, reward, is_over=True, truncated=truncated)
             if known.trains and known.is_whole and known.length:
                 self._rollout.returns.append(known.returned)
@@ -262,7 +271,10 @@ class EpisodeLedger:
         for name, episode in list(self._episodes.items()):
             if now - episode.seen_at > self._silence_s and (episode.answer is not None or episode.n_message == 0):
                 logger.info('episode %r has been silent for %.0f s and is forgotten', name, now - episode.seen_at)
-                if episode.done is not None:
-                    episode.done.is_cut = True
-                self._rollout.lost.append(episode.slot)
-                del self._episodes[name]
+                self._forget(name, episode)
+
+    def _forget(self, name: str, episode: ServedEpisode) -> None:
+        if episode.done is not None:
+            episode.done.is_cut = True
+        self._rollout.lost.append(episode.slot)
+        del self._episodes[name]

@@ -166,7 +166,10 @@ def _token_in(run_dir: Path) -> tuple[str, Path]:
     """The token of a run, which is made if its folder has none; and its file, which only the user can read."""
     path = run_dir / TOKEN_FILE
     if path.is_file():
-        return path.read_text(encoding='utf-8').strip(), path
+        token = path.read_text(encoding='utf-8').strip()
+        if token:
+            return token, path
+        path.unlink()  # the process before ended while it wrote it; an empty token would let all in
     token = secrets.token_urlsafe(24)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(file, 'w', encoding='utf-8') as stream:
