@@ -121,6 +121,22 @@ def test_advantages_are_those_of_each_env_alone() -> None:
         assert torch.equal(samples['age'], torch.zeros(N_ENV * N_STEP))
 
 
+def test_watchers_see_each_action_with_its_own_result() -> None:
+    with collecting(2) as (collector, *_):
+        seen: list[dict[str, Any]] = []
+        collector.watchers.append(seen.append)
+        for _ in range(2):
+            collector.collect()
+        assert len(seen) == 2
+        for columns in seen:
+            assert columns['obs'].shape[:2] == columns['action'].shape == columns['reward'].shape == (N_ENV * N_STEP, 1)
+            # the reward is the number of the step, which the observation before it does not know yet
+            step = columns['obs'][..., STEP]
+            is_step = ~columns['is_reset'] if 'is_reset' in columns else torch.ones_like(step, dtype=torch.bool)
+            assert torch.equal(columns['reward'][is_step], step[is_step] + 1)
+            assert torch.equal(columns['truncated'][is_step], step[is_step] == 2)
+
+
 def test_a_slow_env_is_not_waited_for_and_its_row_tells_its_age(tmp_path: Path) -> None:
     gate = tmp_path / 'gate'
     with collecting(2, kwargs=dict(gate=str(gate))) as (collector, *_):

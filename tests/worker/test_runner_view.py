@@ -8,8 +8,8 @@ import torch
 from zoo.core.data import Timestep
 from zoo.core.errors import UserError
 from zoo.env.interface import StepBlock
-from zoo.worker.collector import RolloutExtras
-from zoo.worker.runner_view import RunnerView, rollout_columns
+from zoo.worker.collector import RolloutExtras, rollout_columns
+from zoo.worker.runner_view import RunnerView
 
 
 def test_columns_have_the_observations_before_each_step_and_what_came_of_it() -> None:

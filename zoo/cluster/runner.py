@@ -23,6 +23,7 @@ from zoo.env import make_env_groups
 from zoo.env.interface import EnvCommand
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy
+from zoo.worker.collector import rollout_columns
 from zoo.worker.env_watch import watch_calls
 from zoo.worker.own_numbers import Logged
 from zoo.worker.runner_view import RunnerView, TellRunner
@@ -116,7 +117,7 @@ class Runner:
             time = {'env': env_s, 'act': perf_counter() - start - env_s}
             numbers: Sequence[Logged] = ()
             if self._tell is not None:
-                numbers = self._view.see(self._tell, self._collector, steps)
+                numbers = self._view.see(self._tell, self._collector, rollout_columns(self._collector.block, steps))
         block = self._collector.block
         columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
         trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}

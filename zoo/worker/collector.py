@@ -51,7 +51,7 @@ class Collector:
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
     Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does; watchers: called
-      with each rollout before it is recorded;
+      with the columns of each rollout (`rollout_columns`) before it is recorded;
       step_per_row: the most env steps that a row of the block counts; agent_step: actions of agents so far, None where
       an env has one agent.
     """
@@ -72,7 +72,7 @@ class Collector:
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
         self.take_steps: Callable[[], None] = self.in_turns
-        self.watchers: list[Callable[[RolloutExtras], None]] = []
+        self.watchers: list[Callable[[dict[str, Any]], None]] = []
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -161,7 +161,7 @@ class Collector:
     def record(self, extras: RolloutExtras) -> Timestep:
         """Adds the episodes of a rollout to the statistics; returns its steps, with the rows of broken episodes marked."""
         for watch in self.watchers:
-            watch(extras)
+            watch(rollout_columns(self.block, extras))
         for envs in extras.fresh:
             self.episodes.drop(envs)
             self.mode.forget(envs)
@@ -210,6 +210,13 @@ class Collector:
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
             return Rollout(data, last_obs, final_obs, index, state=extras.state, recorder=self.mode.recorder)
         return Rollout(data, last_obs, *final_rows(extras.finals, obs), next_obs, extras.state, self.mode.recorder)
+
+
+def rollout_columns(block: StepBlock, extras: RolloutExtras) -> dict[str, Any]:
+    """The columns [T, B, ...] of a rollout before a policy makes data of it: obs, outputs of acting, results of steps, infos."""
+    steps = {name: tree for name, tree in block.columns().items() if name != 'obs'}
+    infos = {f'info/{name}': column for name, column in extras.infos.items()}
+    return {'obs': map_tensors(lambda x: x[:-1], block.obs), **extras.output, **steps, **infos}
 
 
 class EnvGroup:

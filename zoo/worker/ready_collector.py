@@ -74,6 +74,14 @@ class Unanswered:
         self.rollout[envs] = collect_iter
 
 
+def _columns(obs: Obs, output: dict[str, Any], answered: Timestep) -> dict[str, Any]:
+    """As `rollout_columns`, [N, 1, ...]: the transitions in their order, in which each action has its result."""
+    steps = answered._asdict()
+    infos = {f'info/{name}': column for name, column in steps.pop('info').items()}
+    del steps['obs']
+    return {'obs': obs, **output, **{name: x for name, x in steps.items() if x is not None}, **infos}
+
+
 def _put(x: Tensor, index: Tensor, new: Tensor) -> None:
     x[index.to(x.device)] = new.to(x.dtype)
 
@@ -169,6 +177,8 @@ class ReadyCollector(Collector):
         answered = self._answered(order, extras.infos)
         is_last = np.concatenate((order.env[1:] != order.env[:-1], [False]))  # the next row is of another env
         is_open = torch.from_numpy(is_last).unsqueeze(1) & ~(answered.terminated | answered.truncated)
+        for watch in self.watchers:
+            watch(_columns(obs, output, answered))
         n_transition = self._count(order, extras, answered)
         steps = answered._replace(truncated=answered.truncated | is_open)
         data: Any = self.mode.process_transition(obs, output, steps)

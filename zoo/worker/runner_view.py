@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zoo.core.data import map_tensors
 from zoo.env import AnyVectorEnv
-from zoo.env.interface import StepBlock
 from zoo.env.settings import RunEnvs
-from zoo.worker.collector import Collector, RolloutExtras
+from zoo.worker.collector import Collector
 from zoo.worker.own_numbers import Logged, OwnNumbers, Reduce, Reduction
 
 TellRunner = Callable[['RunnerView', dict[str, Any]], None]
@@ -42,17 +40,10 @@ class RunnerView:
         """
         self._entries.append(self._numbers.checked(name, value, Reduction(reduce, window, lifetime)))
 
-    def see(self, tell: TellRunner, collector: Collector, extras: RolloutExtras) -> list[Logged]:
+    def see(self, tell: TellRunner, collector: Collector, columns: dict[str, Any]) -> list[Logged]:
         """Tells callbacks of a rollout that this process collected; returns the numbers that they logged."""
         self.collect_iter = collector.collect_iter
         self.env_step = collector.env_step
         self._entries = []
-        tell(self, rollout_columns(collector.block, extras))
+        tell(self, columns)
         return self._entries
-
-
-def rollout_columns(block: StepBlock, extras: RolloutExtras) -> dict[str, Any]:
-    """The columns [T, B, ...] of a rollout before a policy makes data of it: obs, outputs of acting, results of steps, infos."""
-    steps = {name: tree for name, tree in block.columns().items() if name != 'obs'}
-    infos = {f'info/{name}': column for name, column in extras.infos.items()}
-    return {'obs': map_tensors(lambda x: x[:-1], block.obs), **extras.output, **steps, **infos}

@@ -52,7 +52,11 @@ def test_rows_are_cut_between_episodes_and_bootstrap_from_what_each_saw_next(col
         collector.ledger.end('a', 4, last, 7.0, truncated=False)
         collector.ledger.end('b', 4, torch.tensor([[float(ord('b')), 4.0]]), 9.0, truncated=True)
 
+    seen: list[dict[str, Any]] = []
+    collector.watchers.append(seen.append)
     rollout = collected(collector, play)
+    assert seen[0]['obs'][:, 0].tolist() == [[ord(name), number] for name in 'ab' for number in range(4)]
+    assert seen[0]['truncated'][:, 0].tolist() == [False] * 7 + [True]  # ends alone, no cuts
     assert rollout.data['obs'][:, 0].tolist() == [[ord(name), number] for name in 'ab' for number in range(4)]
     assert rollout.data['action'][:, 0].tolist() == [actions[name, number] for name in 'ab' for number in range(4)]
     assert rollout.data['reward'][:, 0].tolist() == [1, 1, 1, 7, 1, 1, 1, 9]

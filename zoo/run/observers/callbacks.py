@@ -198,7 +198,7 @@ class RunnerEvents(Observer):
         """Calls the callbacks themselves, in a run without runners."""
         view = RunnerView(0, envs)
         tell = partial(self._callbacks.call, 'on_runner_rollout')
-        collector.watchers.append(lambda extras: self.entries.extend(view.see(tell, collector, extras)))
+        collector.watchers.append(lambda columns: self.entries.extend(view.see(tell, collector, columns)))
 
     def after_rollout(self, job: RunView) -> None:
         job.own_numbers.extend(self.entries)

@@ -107,7 +107,12 @@ class ServedCollector(Collector):
             info={},
         )
         output = _stacked([step.output for step in steps])
-        data: Any = self.mode.process_transition(_stacked([step.obs for step in steps]), output, timestep)
+        obs = _stacked([step.obs for step in steps])
+        for watch in self.watchers:
+            truncated = column([step.truncated for step in steps], torch.bool)
+            results = {'reward': timestep.reward, 'terminated': timestep.terminated, 'truncated': truncated}
+            watch({'obs': obs, **output, **results})
+        data: Any = self.mode.process_transition(obs, output, timestep)
         data = {
             **data,
             'is_open': torch.from_numpy(is_open).unsqueeze(1),
