@@ -77,8 +77,8 @@ class Unanswered:
 def _columns(obs: Obs, output: dict[str, Any], answered: Timestep) -> dict[str, Any]:
     """As `rollout_columns`, [N, 1, ...]: the transitions in their order, in which each action has its result."""
     steps = answered._asdict()
-    infos = {f'info/{name}': column for name, column in steps.pop('info').items()}
-    del steps['obs']
+    del steps['obs'], steps['info']
+    infos = {f'info/{name}': column for name, column in answered.info.items()}
     return {'obs': obs, **output, **{name: x for name, x in steps.items() if x is not None}, **infos}
 
 
