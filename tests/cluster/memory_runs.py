@@ -30,6 +30,7 @@ from zoo.core.ranks import Ranks, RanksLostError
 
 LONG_S = 60.0  # seconds that a rank waits, where it should not wait in vain
 SHORT_S = 0.3
+STOP_S = 2.5
 STEPS = {
     'ppo': Case('PPO', numbers=PolicyNumbers(value_weight=0.5, grad_clip=0.5), weighted=True, normalize_adv=True),
     'gaussian': Case('PPO', 'free std', numbers=PolicyNumbers(grad_clip=0.05), normalize_adv=True),
@@ -173,6 +174,24 @@ def come_late(ranks: MemoryRanks) -> dict[str, Any]:
     return said(partial(ranks.sum_, torch.ones(3)))
 
 
+def stop(ranks: MemoryRanks) -> dict[str, Any]:
+    """All ranks are stopped for longer than one waits for another, as by Ctrl-Z, while the first one waits for the last."""
+    if ranks.rank == 0:
+        pids = [int(pid) for pid in ranks.in_c.exchange(str(os.getpid()).encode())]
+        if os.fork() == 0:
+            time.sleep(0.3)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(STOP_S)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+    else:
+        ranks.in_c.exchange(str(os.getpid()).encode())
+        time.sleep(0.6)
+    return {'sum': ranks.sum_(torch.ones(1)).item()}
+
+
 def fail_between_machines(ranks: MemoryRanks) -> dict[str, Any]:
     """The connection between machines breaks."""
 
@@ -214,6 +233,7 @@ WORKS = {
     'kill_in_steps': Work(kill_in_steps, (2,)),
     'leave': Work(leave, (2,)),
     'come_late': Work(come_late, (2,), {'timeout': SHORT_S}),
+    'stop': Work(stop, (2,), {'timeout': STOP_S - 0.5}),
     'fail_between_machines': Work(fail_between_machines, (4,), {'per_machine': 2}),
 }
 

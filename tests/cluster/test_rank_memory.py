@@ -131,6 +131,10 @@ def test_rank_that_comes_late_is_said_by_both(folder: Path) -> None:
     assert second['0'].startswith('rank 1 waited for the sum of 2 ranks, but')
 
 
+def test_time_in_which_all_ranks_were_stopped_does_not_count(folder: Path) -> None:
+    assert [each['sum'] for each in found_by(folder, 'stop', 2)] == [2.0, 2.0]
+
+
 def test_cause_between_machines_is_said_where_it_was_seen(folder: Path) -> None:
     ranks = found_by(folder, 'fail_between_machines', 4)
     for rank, each in enumerate(ranks):

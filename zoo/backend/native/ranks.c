@@ -52,6 +52,7 @@ static void put(int64_t *slot, const void *from, int64_t n) {
 #include <unistd.h>
 
 #define LOOK_S 0.05     /* seconds of sleep between two looks whether the other ranks are still there */
+#define STOPPED_S 1.0   /* a sleep that took as much longer was a stop of the processes, as by Ctrl-Z: it does not count */
 
 /* The header, all 0 at first, one cache line each. */
 typedef struct {
@@ -109,9 +110,12 @@ static int32_t wait_for_all(zoo_ranks *r) {
         _mm_pause();
 #endif
     }
-    const double begin = now();
+    double begin = now();
     while (atomic_load(&h->n_done) == before) {
+        const double look = now();
         sleep_until(h, before);
+        const double slept = now() - look;
+        if (slept > LOOK_S + STOPPED_S) begin += slept;
         if (atomic_load(&h->n_done) != before) break;
         const int is_lost = !are_there(r);
         if (atomic_load(&h->n_done) != before) break; /* the last one came, and left at once */
