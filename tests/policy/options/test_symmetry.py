@@ -21,9 +21,11 @@ TWO = Box(np.full(2, -1.0), np.ones(2))
 SWAP = {'index': [0, 2, 1], 'sign': [-1, 1, 1]}  # the first number changes its sign, the others change places
 
 
-def policy_with(action: Any, action_space: Any = TWO, obs: Any = SWAP, obs_space: Any = THREE, **symmetry: Any) -> Any:
+def policy_with(
+    action: Any, action_space: Any = TWO, obs: Any = SWAP, obs_space: Any = THREE, model: Any = None, **symmetry: Any
+) -> Any:
     learn = {'symmetry': {'obs': obs, 'action': action, **symmetry}}
-    return make_policy(obs_space, action_space, learn=learn)
+    return make_policy(obs_space, action_space, learn=learn, model=model or {})
 
 
 def negative(x: Any) -> Any:
@@ -32,6 +34,18 @@ def negative(x: Any) -> Any:
 
 def next_choice(x: Tensor) -> Tensor:
     return (x + 1) % 3
+
+
+def one_minus(x: Tensor) -> Tensor:
+    return 1 - x
+
+
+def mixed(x: Tensor) -> Tensor:
+    return x @ torch.tensor([[0.6, 0.8], [-0.8, 0.6]])
+
+
+def array_of(x: Tensor) -> Any:
+    return x.numpy()
 
 
 def too_long(x: Tensor) -> Tensor:
@@ -80,6 +94,20 @@ def test_mirrored_action_is_as_likely_as_the_action() -> None:
     torch.testing.assert_close(log_prob[:9], log_prob[9:])
 
 
+def test_mirror_with_a_constant_keeps_the_deviations_of_actions() -> None:
+    policy = policy_with(one_minus, obs=negative)
+    batch = {
+        'obs': torch.zeros(1, 3),
+        'action': torch.tensor([[0.2, 0.7]]),
+        'logit': torch.tensor([[0.1, 0.4, 0.3, 2.0]]),  # mu, sigma
+        'value': torch.zeros(1),
+        'return_': torch.zeros(1),
+    }
+    found = policy.samples.read_by_steps(batch)
+    assert found['action'][1].tolist() == pytest.approx([0.8, 0.3])
+    assert found['logit'][1].tolist() == pytest.approx([0.9, 0.6, 0.3, 2.0])
+
+
 def test_without_augmentation_steps_read_the_samples_alone() -> None:
     policy = policy_with({'index': [1, 0]}, augment=False, mirror_loss=0.1)
     batch = {'obs': torch.ones(1, 3), 'value': torch.zeros(1), 'return_': torch.zeros(1)}
@@ -100,6 +128,24 @@ def test_mirror_loss_is_the_kl_from_the_mirror_image() -> None:
     expected = 0.5 * (p * (p.log() - q.log())).sum(-1)
     (term,) = policy.loss.terms
     torch.testing.assert_close(term(policy.dist, {'logit': logit}, columns), expected)
+
+
+class SameLogits(torch.nn.Module):
+    """A policy that is its own image when observations and choices move on by one place: p(a + 1 | moved s) = p(a | s)."""
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return obs
+
+
+def moved(x: Tensor) -> Tensor:
+    return x.roll(1, -1)
+
+
+def test_policy_with_a_symmetry_that_does_not_undo_itself_is_its_own_image() -> None:
+    policy = policy_with(next_choice, Discrete(3), obs=moved, augment=False, mirror_loss=0.5)
+    obs = torch.tensor([[0.0, 1.0, 5.0]])
+    columns = policy.loss.extra_columns(SameLogits(), [], {'obs': obs}, policy.loss)
+    assert columns['logit_image'].tolist() == obs.tolist()
 
 
 @pytest.mark.slow
@@ -150,6 +196,15 @@ def test_run_with_symmetry_takes_twice_as_many_steps(tmp_path: Path, name: str) 
         ({'obs': {'index': [1, 2, 0]}}, {}, 'obs is no mirror: applied twice'),
         ({'obs': {'signs': [1, 1, 1]}}, {}, 'obs is .* but must have index, sign or both'),
         ({'obs': too_long}, {}, 'obs, a function, returned'),
+        ({'obs': array_of}, {}, 'obs, a function, returned'),
+        ({'action': too_long}, {}, 'action, a function, returned'),
+        ({'action': mixed}, {}, 'action, a function, does more than change the places and signs of 2 numbers'),
+        ({'action': torch.tanh}, {}, 'action, a function, does more'),
+        (
+            {'action': one_minus, 'model': {'distribution': 'squashed_gaussian'}},
+            {},
+            r'adds \[1.0, 1.0\] to actions, but it gets them before they are squashed',
+        ),
         ({}, {'obs_space': Dict({'a': THREE})}, 'obs is .*, for vectors, but observations are'),
         ({'action': {'index': [1, 0], 'sign': [1, -1]}}, {}, 'action is no mirror'),
         (

@@ -83,7 +83,10 @@ def mirror_loss(
 
 
 class MirroredLogit:
-    """Column 'logit_image' of a step: the mirror image of the policy in the mirrored observations."""
+    """Column 'logit_image' of a step: the policy in the mirrored observations, mirrored back.
+
+    For a symmetry that does not undo itself, such as a quarter turn, that is not the same as mirrored again.
+    """
 
     def __init__(self, obs_mirror: Mirror, action_mirror: ActionMirror) -> None:
         self._obs_mirror = obs_mirror
@@ -94,18 +97,37 @@ class MirroredLogit:
     ) -> dict[str, Tensor]:
         image = {**minibatch, 'obs': self._obs_mirror(minibatch['obs'])}
         output, _ = loss.forward(model, 'compute_actor', image)
-        return {'logit_image': self._action_mirror.logit(output['logit'].detach())}
+        return {'logit_image': self._action_mirror.undone(output['logit'].detach())}
 
 
 class Reordered:
-    """x[..., i] -> sign[i] * x[..., index[i]]."""
+    """x[..., i] -> sign[i] * x[..., index[i]] + offset[i], and what undoes it."""
 
-    def __init__(self, index: Sequence[int], sign: Sequence[float]) -> None:
+    def __init__(self, index: Sequence[int], sign: Sequence[float], offset: Sequence[float] | None = None) -> None:
         self._index = torch.tensor(index)
         self._sign = torch.tensor(sign)
+        self._offset: Tensor | None = None
+        if offset is not None and any(offset):
+            self._offset = torch.tensor(offset)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x[..., self._index.to(x.device)] * self._sign.to(x.device, x.dtype)
+        found = self.places(x) * self._sign.to(x.device, x.dtype)
+        if self._offset is not None:
+            found = found + self._offset.to(x.device, x.dtype)
+        return found
+
+    def places(self, x: Tensor) -> Tensor:
+        """x[..., index[i]]: the places that the numbers get, without signs and offsets."""
+        return x[..., self._index.to(x.device)]
+
+    def undone(self) -> Reordered:
+        """x_{index[i]} = sign[i] * (y_i - offset[i])."""
+        place = torch.argsort(self._index)
+        sign = self._sign[place]
+        offset = None
+        if self._offset is not None:
+            offset = (-sign * self._offset[place]).tolist()
+        return Reordered(place.tolist(), sign.tolist(), offset)
 
 
 def reordered(spec: Mapping[str, Any], n: int, key: str) -> Reordered:
@@ -149,7 +171,7 @@ def check_obs_mirror(mirror: Mirror, space: Space, device: torch.device) -> None
     image = mirror(obs)
     was = {path: x.shape for path, x in leaves(obs)}
     try:
-        now = {path: x.shape for path, x in leaves(image)}
+        now = {path: x.shape if isinstance(x, Tensor) else None for path, x in leaves(image)}
     except AttributeError:
         now = {}
     if was != now:
@@ -158,10 +180,39 @@ def check_obs_mirror(mirror: Mirror, space: Space, device: torch.device) -> None
         )
 
 
+def reordered_by(function: Mirror, n: int, has_offset: bool, key: str) -> Reordered:
+    """The order, signs and offsets of a function of n numbers. Raises: UserError if it does something else with them.
+
+    Args: has_offset: whether it may add constants, as in 1 - x.
+    """
+    points = torch.cat((torch.zeros(1, n), torch.eye(n), torch.linspace(-0.7, 0.9, n).unsqueeze(0)))
+    images = function(points.clone())
+    if not isinstance(images, Tensor) or images.shape != points.shape:
+        raise UserError(
+            f'{key}, a function, returned {shown(images)} for actions of the form {shown(points.shape)}; return a tensor of that form'
+        )
+    offset = images[0]
+    index = (images[1:-1] - offset).abs().argmax(0)
+    sign = (images[1:-1] - offset).gather(0, index.unsqueeze(0)).squeeze(0).round()
+    found = Reordered(index.tolist(), sign.tolist(), offset.tolist())
+    is_exact = bool((sign.abs() == 1).all()) and torch.allclose(found(points), images, atol=1e-5)
+    if sorted(index.tolist()) != list(range(n)) or not is_exact:
+        raise UserError(
+            f'{key}, a function, does more than change the places and signs of {n} numbers and add constants, so that the image '
+            'of a Gaussian of independent numbers has no such form; use a mirror that does no more'
+        )
+    if offset.any() and not has_offset:
+        raise UserError(
+            f'{key}, a function, adds {shown(offset.tolist())} to actions, but it gets them before they are squashed to the bounds, '
+            'with 0 in the middle; change places and signs alone'
+        )
+    return found
+
+
 class ActionMirror:
     """The mirror of actions, and of the parameters of their distribution.
 
-    A mirror of choices is a permutation of them. One of numbers changes mu as the numbers, and sigma without signs.
+    A mirror of choices is a permutation of them. One of numbers changes mu as the numbers, and the places of sigma.
     """
 
     def __init__(self, spec: Any, space: Space, dist: ActionDist) -> None:
@@ -176,41 +227,51 @@ class ActionMirror:
         function = spec
         if isinstance(spec, str):
             function = load_code(spec, key)
-        self._of_numbers: Mirror | None = None
-        if not callable(function):
-            self._of_numbers = reordered(function, n, key)
-            choices = list(function.get('index', range(n)))
-            if self.is_choice and 'sign' in function:
-                raise UserError(
-                    f'{key}.sign is given, but actions are one of {n} choices, which have no sign; give index alone'
-                )
+        if self.is_choice:
+            self._choices = torch.tensor(choices_of(function, n, key))
+            return
+        if callable(function):
+            self._of_numbers = reordered_by(function, n, dist.name == 'gaussian', key)
         else:
-            self._of_numbers = function
-            choices = self._images(function, n) if self.is_choice else []
-        self._choices = torch.tensor(choices)
-
-    def _images(self, function: Mirror, n: int) -> list[int]:
-        images = [int(x) for x in torch.as_tensor(function(torch.arange(n)))]
-        if sorted(images) != list(range(n)):
-            raise UserError(
-                f'{KEY}.action, a function, turned the choices 0 to {n - 1} into {images}; return each of them once'
-            )
-        return images
+            self._of_numbers = reordered(function, n, key)
+        self._back = self._of_numbers.undone()
 
     def action(self, action: Tensor) -> Tensor:
         """The images of actions [N] or [N, D]."""
         if self.is_choice:
             return self._choices.to(action.device)[action]
-        assert self._of_numbers is not None
         return self._of_numbers(action)
 
     def logit(self, logit: Tensor) -> Tensor:
         """The parameters [N, P] of the image of a distribution."""
-        if (
-            self.is_choice
-        ):  # choice k of the image is what choice choices[k] was: the mirror undoes itself, or its inverse does
-            inverse = torch.argsort(self._choices).to(logit.device)
-            return logit[..., inverse]
-        assert self._of_numbers is not None
-        mu, sigma = logit.chunk(2, -1)
-        return torch.cat((self._of_numbers(mu), self._of_numbers(sigma).abs()), -1)
+        if self.is_choice:  # choice k of the image is what choice j was, where choices[j] is k
+            return logit[..., torch.argsort(self._choices).to(logit.device)]
+        return _of_gaussian(self._of_numbers, logit)
+
+    def undone(self, logit: Tensor) -> Tensor:
+        """The parameters [N, P] of the distribution whose image these are of."""
+        if self.is_choice:
+            return logit[..., self._choices.to(logit.device)]
+        return _of_gaussian(self._back, logit)
+
+
+def choices_of(spec: Any, n: int, key: str) -> list[int]:
+    """The images of n choices. Raises: UserError if they are no permutation, or have signs."""
+    if not callable(spec):
+        reordered(spec, n, key)
+        if 'sign' in spec:
+            raise UserError(
+                f'{key}.sign is given, but actions are one of {n} choices, which have no sign; give index alone'
+            )
+        return list(spec['index'])
+    images = [int(x) for x in torch.as_tensor(spec(torch.arange(n)))]
+    if sorted(images) != list(range(n)):
+        raise UserError(
+            f'{key}, a function, turned the choices 0 to {n - 1} into {images}; return each of them once'
+        )
+    return images
+
+
+def _of_gaussian(mirror: Reordered, logit: Tensor) -> Tensor:
+    mu, sigma = logit.chunk(2, -1)
+    return torch.cat((mirror(mu), mirror.places(sigma)), -1)
