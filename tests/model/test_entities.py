@@ -110,7 +110,7 @@ def test_sets_of_a_dict_are_found_by_their_names_and_shapes() -> None:
 
 
 def test_heads_that_do_not_fit_and_observations_without_a_set_are_refused() -> None:
-    with pytest.raises(ValueError, match='hidden_size is 8 and n_head 3, which is no divisor of it'):
-        features(observation(), n_head=3)
+    with pytest.raises(ValueError, match='n_head is 2 but hidden_size is 9, .* use a divisor, e.g. n_head 1'):
+        features(observation(), hidden_size=9)
     with pytest.raises(ValueError, match="'entities'"):
         build_encoder('entities', Dict({'own': ITEMS}), Inherited(), 'policy.model.encoder')

@@ -362,3 +362,22 @@ def test_policy_that_is_to_play_against_itself_gets_no_config_with_other_opponen
     pytest.importorskip('pettingzoo', reason='the extra agents')
     config = config_for_env(env, overrides=['agents.self_play={}'])
     assert 'policies' not in config.get('agents', {})
+
+
+class UnitsEnv(gymnasium.Env):
+    """Shows a number of units that changes."""
+
+    observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return (), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (), 0.0, True, False, {}
+
+
+def test_sets_of_entities_get_no_statistics_of_places() -> None:
+    wrappers = [{'type': 'zoo.env.padded_sets:PaddedSets', 'n_max': 3}]
+    config = config_for_env({'id': UnitsEnv, 'wrappers': wrappers})
+    assert config['policy'] == {'type': 'ppo', 'learn': {'reward_norm': True}}

@@ -25,13 +25,13 @@ Source: Parisotto et al. 2019, arXiv:1910.06764, sec. 3.2, whose value this is.
 FEED_FORWARD = 4  # the hidden layer after the attention is this many times as wide as the features
 
 
-def check_heads(heads: int, hidden_size: int) -> None:
-    """Raises ValueError if heads do not divide the width of a layer."""
+def check_heads(heads: int, hidden_size: int, key: str = 'heads') -> None:
+    """Raises ValueError if heads do not divide the width of a layer. Args: key: that gives their number."""
     if hidden_size % heads:
         divisors = [n for n in range(1, hidden_size + 1) if hidden_size % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - heads))
         raise ValueError(
-            f'heads is {heads} but hidden_size is {hidden_size}, which they share equally; use a divisor, e.g. heads {nearest}'
+            f'{key} is {heads} but hidden_size is {hidden_size}, which they share equally; use a divisor, e.g. {key} {nearest}'
         )
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import relu
 from zoo.config.section import Section
 from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Box, Dict, MultiBinary, Space, leaf_spaces
+from zoo.model.attention import check_heads
 from zoo.model.inputs import input_width
 from zoo.rl_utils.init import orthogonal
 
@@ -29,10 +30,7 @@ class EntitiesConfig(Section):
 
     @model_validator(mode='after')
     def _can_split(self) -> EntitiesConfig:
-        if self.hidden_size % self.n_head:
-            raise ValueError(
-                f'hidden_size is {self.hidden_size} and n_head {self.n_head}, which is no divisor of it; use n_head 1, 2 or 4.'
-            )
+        check_heads(self.n_head, self.hidden_size, 'n_head')
         return self
 
 

@@ -26,6 +26,7 @@ from zoo.env.inspection.family import N_ENV
 from zoo.env.make import check_source, env_name, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.vector import seen_space
+from zoo.model.entities import sets_of
 from zoo.model.images import holds_images
 from zoo.model.inputs import views_of
 from zoo.run.config import frozen_config, resolve_config
@@ -137,11 +138,16 @@ def _norms(policy_type: str, settings: Mapping[str, Any], obs_space: Space) -> d
 
 
 def _has_unscaled_numbers(obs_space: Space, settings: Mapping[str, Any]) -> bool:
-    """Whether the networks see a Box that is no image: policy.model.obs_norm changes nothing else."""
+    """Whether the networks see a Box that is no image: policy.model.obs_norm changes nothing else.
+
+    Not if there are sets of entities: their statistics would be of places, so that the order of entities would count.
+    """
     entries = {key: _value_of(settings, f'policy.model.{key}') for key in ('actor_obs', 'critic_obs')}
     try:
         seen = views_of(obs_space, **entries).input
     except UserError:  # the run reports it
+        return False
+    if sets_of(seen):
         return False
     return any(isinstance(leaf, Box) and not holds_images(leaf) for _, leaf in leaf_spaces(seen))
 
