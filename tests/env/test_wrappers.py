@@ -213,7 +213,7 @@ def test_info_may_be_an_array_of_a_given_shape_or_an_entry_of_an_entry() -> None
 
 def test_info_of_another_shape_is_refused_and_one_that_never_comes_is_named_once(caplog: Any) -> None:
     with pytest.raises(
-        EnvContractError, match=r"entry 'place' of its info is of shape \(2,\), wanted a number; give env.obs"
+        EnvContractError, match=r"entry 'place' of its info is of shape \(2,\), wanted a number; .*\{place: \[2\]\}"
     ):
         play(make(LeanEnv, observe_info=['place']), [0, 0])
     play(make(LeanEnv, observe_info=['laen']), *([2, 2] for _ in range(6)))

@@ -415,6 +415,7 @@ def test_distribution_may_be_a_class_or_name_one_and_sees_the_model_of_the_polic
     [
         (f'{HERE}:HERE', 'but that is .*; name a class or a function'),
         (f'{HERE}:ppo', 'which is no class; name a class of a distribution'),
+        ('builtins:int', 'a class without the method of_space; name a class .* which extends zoo.rl_utils.ActionDist'),
         ('categoricl', "did you mean 'categorical'"),
     ],
 )

@@ -31,8 +31,11 @@ def component_of(registry: Registry[Any], path: str, common: type[Section] = Sec
     return Annotated[str | dict[str, Any], check]
 
 
-def class_of(registry: Registry[Any], path: str) -> Any:
-    """The type of a config field that names a class without options: a registered name, 'auto', or code; it becomes a name."""
+def class_of(registry: Registry[Any], path: str, base: str, method: str) -> Any:
+    """The type of a config field that names a class without options: a registered name, 'auto', or code; it becomes a name.
+
+    Args: base: what such a class extends, for messages; method: of the base, which tells these classes from others.
+    """
 
     def checked(name: Any) -> str:
         if not isinstance(name, str):
@@ -42,6 +45,11 @@ def class_of(registry: Registry[Any], path: str) -> Any:
             if not isinstance(item, type):
                 raise ConfigError(
                     f'{path} is {shown_name(name)!r}, which is no class; name a class of a {registry.kind}.'
+                )
+            if not callable(getattr(item, method, None)):
+                raise ConfigError(
+                    f'{path} is {shown_name(name)!r}, a class without the method {method}; name a class of a {registry.kind}, '
+                    f'which extends {base}.'
                 )
         return name
 

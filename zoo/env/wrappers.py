@@ -402,16 +402,16 @@ class ObserveInfoEnv(_EntriesEnv):
         try:
             array = np.asarray(value, dtype=np.float32)
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._other_value(entry, show_value(value), shape) from error
+            raise self._other_value(entry, show_value(value), shape, 'leave it out of env.observe_info') from error
         if array.shape != shape:
-            raise self._other_value(entry, f'of shape {array.shape}', shape)
+            do = f'give env.observe_info its shape, {{{entry}: {list(array.shape)}}}, or leave it out'
+            raise self._other_value(entry, f'of shape {array.shape}', shape, do)
         return array
 
-    def _other_value(self, entry: str, words: str, shape: tuple[int, ...]) -> BrokenContractError:
+    def _other_value(self, entry: str, words: str, shape: tuple[int, ...], do: str) -> BrokenContractError:
         wanted = 'a number'
         if shape:
             wanted = f'an array of numbers of shape {shape}'
-        do = f'give env.observe_info its shape, {{{entry}: [3]}}, or leave it out'
         return BrokenContractError(f'the entry {entry!r} of its info is {words}', wanted, do)
 
     def _warn_of_missing(self) -> None:

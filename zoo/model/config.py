@@ -115,7 +115,9 @@ class ActorCriticConfig(Section):
     normalize_images: bool = Field(
         True, description='images of bytes are divided by the upper bound of their space, as a rule 255'
     )
-    distribution: class_of(DISTRIBUTION_REGISTRY, 'policy.model.distribution') = Field(  # type: ignore[valid-type]
+    distribution: class_of(  # type: ignore[valid-type]
+        DISTRIBUTION_REGISTRY, 'policy.model.distribution', 'zoo.rl_utils.ActionDist', 'of_space'
+    ) = Field(
         'auto',
         description="distribution of the actions, a registered name or 'module:Class'; 'auto': the usual one of the action space",
     )

@@ -266,9 +266,7 @@ def choices_of(spec: Any, n: int, key: str) -> list[int]:
         return list(spec['index'])
     images = [int(x) for x in torch.as_tensor(spec(torch.arange(n)))]
     if sorted(images) != list(range(n)):
-        raise UserError(
-            f'{key}, a function, turned the choices 0 to {n - 1} into {images}; return each of them once'
-        )
+        raise UserError(f'{key}, a function, turned the choices 0 to {n - 1} into {images}; return each of them once')
     return images
 
 
