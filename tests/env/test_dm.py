@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.core.spaces import Box, Dict, Discrete
+from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, make_env, make_vector_env
 
 dm_env = pytest.importorskip('dm_env')
@@ -93,8 +93,47 @@ def test_dm_env_with_a_key_of_single_envs_is_wrapped_as_others() -> None:
 def test_dm_env_with_another_discount_before_the_end_is_refused() -> None:
     env: Any = make_vector_env(EnvConfig(id=Ladder, kwargs={'middle': 0.5}), 1)
     env.reset(0)
-    with pytest.raises(EnvContractError, match=r'the discount of a step that is not the last one is 0\.5.*gamma'):
+    with pytest.raises(
+        EnvContractError,
+        match=r'the discount of a step that is not the last one is 0\.5.*by policy\.collect\.discount_factor alone',
+    ):
         env.step(torch.tensor([0]))
+
+
+class Strict(Ladder):
+    """Refuses actions that are not as its spec says, as dm_env has it."""
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def action_spec(self) -> Any:
+        return self._spec
+
+    def step(self, action: Any) -> Any:
+        self._spec.validate(action)
+        return dm_env.transition(float(np.sum(action)), self._seen())
+
+
+@pytest.mark.parametrize(
+    ('spec', 'action', 'reward', 'space'),
+    [
+        (specs.BoundedArray((), np.float64, -1, 1), torch.tensor([[0.5]]), 0.5, Box(np.full(1, -1.0), np.ones(1))),
+        (specs.BoundedArray((), np.int32, 2, 5), torch.tensor([3]), 5.0, Discrete(4, 2)),  # choice 3 is 2 + 3
+        (
+            specs.BoundedArray((2,), np.int64, [0, 1], [1, 3]),
+            torch.tensor([[1, 2]]),
+            4.0,  # 1 + (1 + 2)
+            MultiDiscrete((2, 3), (0, 1), (2,)),
+        ),
+        (specs.DiscreteArray(3, np.int8), torch.tensor([2]), 2.0, Discrete(3)),
+    ],
+)
+def test_dm_env_gets_actions_as_its_spec_says(spec: Any, action: torch.Tensor, reward: float, space: Any) -> None:
+    env: Any = make_vector_env(EnvConfig(id=Strict, kwargs={'spec': spec}), 1)
+    assert env.action_space == space
+    env.reset(0)
+    assert env.step(action).reward.tolist() == [reward]
 
 
 def test_dm_env_with_a_spec_of_text_is_refused() -> None:

@@ -23,8 +23,9 @@ class DmEnv(gymnasium.Env):
     """A dm_env as an env of gymnasium.
 
     The last step of an episode is terminated if its discount is 0, else truncated. A discount between 0 and 1 that is not at an
-    end is refused: policy.learn.gamma is one for all steps.
+    end is refused: policy.collect.discount_factor is one for all steps.
     Numbers of an observation that have no bounds become float32 in a Box without bounds; an entry of shape () one of shape (1,).
+    Actions that are integers with bounds are choices. The env gets actions in the shape and number type of its spec.
     """
 
     metadata = {'render_modes': ['rgb_array'], 'render_fps': 25}  # noqa: RUF012
@@ -32,8 +33,9 @@ class DmEnv(gymnasium.Env):
     def __init__(self, env: Any, name: str) -> None:
         self._env = env
         self._name = name
+        self._action_spec = env.action_spec()
         self.observation_space = _space(env.observation_spec(), name, 'observation')
-        self.action_space = _space(env.action_spec(), name, 'action')
+        self.action_space = _space(self._action_spec, name, 'action')
         self.render_mode = 'rgb_array'
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -42,7 +44,7 @@ class DmEnv(gymnasium.Env):
         return _cast(self.observation_space, self._env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        timestep = self._env.step(action)
+        timestep = self._env.step(_as_specified(self._action_spec, action))
         obs = _cast(self.observation_space, timestep.observation)
         discount = 1.0
         if timestep.discount is not None:
@@ -52,7 +54,7 @@ class DmEnv(gymnasium.Env):
             raise BrokenContractError(
                 f'the discount of a step that is not the last one is {discount:g}',
                 '1',
-                'discount by policy.learn.gamma alone, or give the env another discount',
+                'discount by policy.collect.discount_factor alone, or give the env another discount',
             )
         if timestep.reward is None:
             raise BrokenContractError('the reward of a step is None', 'a number', 'call reset before the first step')
@@ -92,6 +94,8 @@ def _space(spec: Any, name: str, role: str) -> gymnasium.Space:
         raise UnsupportedEnvError(
             f'env {name!r} has the {role} spec {spec}, but supported are arrays of numbers; leave it out by a wrapper.'
         )
+    if role == 'action' and dtype.kind in 'iu' and hasattr(spec, 'minimum'):
+        return _choices(spec)
     shape = tuple(spec.shape) or (1,)
     if dtype.kind == 'f' or not hasattr(spec, 'minimum'):
         dtype = np.dtype(np.float32)
@@ -100,6 +104,24 @@ def _space(spec: Any, name: str, role: str) -> gymnasium.Space:
         for bound, unbounded in (('minimum', -np.inf), ('maximum', np.inf))
     )
     return gymnasium.spaces.Box(low, high, shape, dtype.type)
+
+
+def _choices(spec: Any) -> gymnasium.Space:
+    """The space of integers with bounds: one choice for shape (), else as many as there are entries."""
+    first = np.broadcast_to(np.asarray(spec.minimum, np.int64), spec.shape)
+    n = np.broadcast_to(np.asarray(spec.maximum, np.int64), spec.shape) - first + 1
+    if spec.shape == ():
+        return gymnasium.spaces.Discrete(int(n), start=int(first))
+    return gymnasium.spaces.MultiDiscrete(n, start=first)
+
+
+def _as_specified(spec: Any, action: Any) -> Any:
+    """An action in the form of its spec."""
+    if isinstance(spec, Mapping):
+        return {key: _as_specified(part, action[key]) for key, part in spec.items()}
+    if isinstance(spec, list | tuple):
+        return type(spec)([_as_specified(part, x) for part, x in zip(spec, action, strict=True)])
+    return np.asarray(action, spec.dtype).reshape(spec.shape)[()]  # of shape () a number, as for keys of dicts
 
 
 def _cast(space: gymnasium.Space, obs: Any) -> Any:
