@@ -93,7 +93,7 @@ class EntityEncoder(nn.Module):
             tokens.append(relu(embed(x[f'{prefix}{ITEMS}'].reshape(*lead, *shape))))
         seen = torch.cat(tokens, -2).flatten(0, -3) if lead else torch.cat(tokens, -2).unsqueeze(0)
         is_real = torch.cat([torch.ones_like(masks[0][..., :1]), *masks], -1) > 0
-        is_real = is_real.reshape(len(seen), -1)
+        is_real = is_real.reshape(seen.shape[0], -1)
         for block in self.blocks:
             seen = block(seen, is_real)
         return self.norm(seen[:, 0]).reshape(*lead, self.n_feature)

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, MultiBinary
 from gymnasium.vector.utils import concatenate as stack, create_empty_array
 from torch import Tensor
 
@@ -99,6 +99,14 @@ def test_encoders_of_zoo_give_the_same_actions(encoder: str, tmp_path: Path) -> 
     space = Box(0, 255, (4, 36, 36), np.uint8) if encoder != 'simba' else Box(-1.0, 1.0, (3,))
     policy = make_policy('ppo', space, 'box', encoder=encoder, precision='fp32')
     assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
+
+
+@pytest.mark.soak
+def test_sets_of_entities_give_the_same_actions_for_any_number_of_rows(tmp_path: Path) -> None:
+    space = Dict({'items': Box(-1.0, 1.0, (3, 2), np.float32), 'mask': MultiBinary(3)})
+    policy = make_policy('ppo', space, 'box', encoder={'type': 'entities', 'hidden_size': 16})
+    assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
+    check_acts_as(policy, tmp_path / 'p.onnx', batch(space))
 
 
 @pytest.mark.soak
