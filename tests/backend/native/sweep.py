@@ -54,7 +54,7 @@ SHAPES = ((1, 1, 0), (3, 67, 5), (40, 16, 0), (19, 8, 21))  # sequences, steps o
 
 
 def sweep_memory(lib: bindings.Library) -> None:
-    """Runs each recurrent case with each kind of step on sequences of all shapes, in up to 2 threads; then values and acting."""
+    """Runs each recurrent case with each kind of step on sequences of all shapes, in 2 threads; then outputs, values and acting."""
     for case in RECURRENT:
         net = reference.Net(case)
         is_masked = case.dist == Dist.CATEGORICAL
@@ -64,6 +64,8 @@ def sweep_memory(lib: bindings.Library) -> None:
                 index = torch.arange(n).repeat(2)
                 metrics = lib.epoch(lib.workspace(), net.model, StepSpec(kind, True), batch, net.states, index, n, 2)
                 assert metrics[:, 6].isfinite().all()
+            for output in (Output.LOGIT, Output.VALUE, Output.LOGIT | Output.VALUE):
+                lib.outputs(lib.workspace(), net.model, batch, output, 2)
         n_env, n_step = 5, 3
         batch = reference.sequences(case, n_env, n_step, mask=is_masked)
         obs = reference.each_entry(lambda x: x.transpose(0, 1).contiguous(), batch['obs'])
