@@ -66,7 +66,7 @@ def test_message_without_an_answer_is_sent_again_unchanged() -> None:
         name = client.start_episode()
         assert client.get_action(name, np.zeros(2, np.float32)) == 1
         client.log_returns(name, 1.5)
-        client.end_episode(name)
+        client.end_episode(name, truncated=np.bool_(False))  # as gymnasium's wrappers give it
         client.close()
     assert came[1] == came[2] == came[3]
     assert came[1][1]['step'] == 0 and came[1][1]['reward'] == 0.0

@@ -84,9 +84,9 @@ class PolicyClient:
         Args: episode_id: None: a new one; that of a running episode continues it, such as after a crash of this process.
         """
         name = episode_id or uuid.uuid4().hex
-        message = {'episode_id': name, 'training_enabled': training_enabled}
+        message = {'episode_id': name, 'training_enabled': bool(training_enabled)}
         found = self._send('start_episode', message)
-        self._episodes[name] = _Episode(found['step'], training_enabled)
+        self._episodes[name] = _Episode(found['step'], bool(training_enabled))
         return name
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
@@ -103,7 +103,7 @@ class PolicyClient:
 
     def end_episode(self, episode_id: str, observation: Any = None, truncated: bool = False) -> None:
         """Ends an episode. Args: observation: the last one, may be left out if it is terminal; truncated: ended by a limit alone."""
-        message = {'observation': _plain(observation), 'truncated': truncated}
+        message = {'observation': _plain(observation), 'truncated': bool(truncated)}
         try:
             self._once('end_episode', episode_id, message)
         except _UnknownEpisode:
@@ -189,15 +189,20 @@ def _plain(value: Any) -> Any:
         return {'array': base64.b64encode(array.tobytes()).decode(), 'dtype': array.dtype.str, 'shape': value.shape}
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
     return value
 
 
 def _action(value: Any) -> Any:
-    """An action in the form of the env: lists are arrays."""
+    """An action in the form of the env: lists are arrays, or tuples where their parts differ in shape."""
     if isinstance(value, dict):
         return {name: _action(part) for name, part in value.items()}
     if isinstance(value, list):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            return tuple(_action(part) for part in value)
         if array.dtype.kind == 'f':
             return array.astype(np.float32)
         return array

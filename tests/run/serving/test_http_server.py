@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from zoo.client import _action, _plain
 from zoo.core.errors import UserError
 from zoo.run.serving.http_server import StepServer, decoded, plain_action
 from zoo.run.serving.ledger import EpisodeLedger, ServedAction
@@ -37,10 +38,28 @@ def test_part_of_an_observation_may_be_named_array() -> None:
     assert found['array'].tolist() == [1.0, 2.0] and found['goal'] == 3
 
 
+@pytest.mark.parametrize('observation', [(3, np.array([0.5, 1.0], np.float32)), (np.array([1]), np.array([2]))])
+def test_tuple_that_a_client_sends_comes_as_a_tuple(observation: tuple[Any, ...]) -> None:
+    found = decoded(json.loads(json.dumps(_plain(observation))))
+    assert isinstance(found, tuple) and len(found) == 2
+    for got, sent in zip(found, observation, strict=True):
+        assert np.array_equal(got, sent)
+
+
+def test_list_of_numbers_is_an_array_and_one_of_unequal_rows_a_tuple() -> None:
+    sent = json.loads(json.dumps(_plain([np.float32(1.0), 2.0])))
+    assert decoded(sent).tolist() == [1.0, 2.0]
+    found = decoded([3, [0.5, 1.0]])
+    assert found[0] == 3 and found[1].tolist() == [0.5, 1.0]
+
+
 def test_actions_are_numbers_lists_and_dicts() -> None:
     action = {'move': np.array([0.5, 1.0], np.float32), 'jump': np.int64(1)}
     assert json.loads(json.dumps(plain_action(action))) == {'move': [0.5, 1.0], 'jump': 1}
-    assert plain_action((np.int64(2), np.array([3]))) == [2, [3]]
+    mixed = plain_action((np.int64(2), np.array([3])))
+    assert mixed == [2, [3]]
+    number, array = _action(mixed)
+    assert number == 2 and array.tolist() == [3]
 
 
 def act(obs: Any) -> ServedAction:
@@ -83,6 +102,8 @@ def ask(server: StepServer, call: str, message: Any, method: str = 'POST', token
         ('/v1/get_action', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 410, "episode 'a' is not known"),
         ('/v1/act', {'episode_id': 'a', 'step': 0, 'observation': [1.0]}, 400, "there is no call '/v1/act'"),
         ('/v1/start_episode', {'episode_id': ''}, 400, '1 to 200 characters'),
+        ('/v1/start_episode', {'episode_id': 'a', 'training_enabled': 'false'}, 400, 'must be true or false'),
+        ('/v1/end_episode', {'episode_id': 'a', 'step': 0, 'truncated': 'no'}, 400, 'must be true or false'),
     ],
 )
 def test_wrong_message_is_refused_in_a_sentence(

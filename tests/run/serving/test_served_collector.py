@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 
 from tests.policy_envs import make_policy
 from tests.run.serving.clients import TicketEnv
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, make_vector_env
+from zoo.run.serving.http_server import decoded
 from zoo.run.serving.served_collector import ServedCollector
 
 
@@ -99,3 +102,14 @@ def test_action_of_a_rollout_before_has_its_age_and_its_episode_is_cut(collector
 def test_batch_of_observations_is_refused(collector: Any) -> None:
     with pytest.raises(UserError, match='send that of one env'):
         collector.read(np.zeros((3, 2), np.float32))
+
+
+class PairEnv(TicketEnv):
+    observation_space = gymnasium.spaces.Tuple((Discrete(5), Discrete(3)))
+
+
+def test_list_of_numbers_is_read_as_a_tuple_where_the_env_has_tuples() -> None:
+    with closing(make_vector_env(EnvConfig(id=PairEnv), 1)) as env:
+        collector = ServedCollector([env], make_policy(env.obs_space, env.action_space), 8, 600.0)
+        found = collector.read(decoded([4, 2]))
+        assert found['0'].tolist() == [4] and found['1'].tolist() == [2]

@@ -38,7 +38,24 @@ def decoded(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): decoded(part) for name, part in value.items()}
     if isinstance(value, list):
-        return np.asarray(value)
+        return _decoded_list(value)
+    return value
+
+
+def _decoded_list(values: list[Any]) -> Any:
+    """An array; or a tuple, if the parts have different shapes or are encoded themselves."""
+    if not any(isinstance(part, dict) for part in values):
+        try:
+            return np.asarray(values)
+        except ValueError:  # different shapes
+            pass
+    return tuple(decoded(part) for part in values)
+
+
+def _flag(message: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = message.get(name, default)
+    if not isinstance(value, bool):
+        raise UserError(f'{name} is {value!r} but must be true or false')
     return value
 
 
@@ -184,8 +201,8 @@ class StepServer(ThreadingHTTPServer):
         if not isinstance(name, str):
             raise UserError('episode_id is missing')
         if path == '/v1/start_episode':
-            trains = bool(message.get('training_enabled', True))
-            return self._ledger.start(name, trains, bool(message.get('continues', False)))
+            trains = _flag(message, 'training_enabled', True)
+            return self._ledger.start(name, trains, _flag(message, 'continues', False))
         number = message.get('step')
         if type(number) is not int or number < 0:
             raise UserError('step must be the number of the message in its episode, from 0 on')
@@ -196,7 +213,7 @@ class StepServer(ThreadingHTTPServer):
         if message.get('observation') is not None:
             obs = self._read(decoded(message['observation']))
         if path == '/v1/end_episode':
-            return self._ledger.end(name, number, obs, reward, bool(message.get('truncated', False)))
+            return self._ledger.end(name, number, obs, reward, _flag(message, 'truncated', False))
         if obs is None:
             raise UserError('observation is missing')
         if path == '/v1/get_action':

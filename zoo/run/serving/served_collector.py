@@ -15,6 +15,7 @@ from zoo.core.data import Obs, Rollout, Timestep, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks
+from zoo.core.spaces import Dict
 from zoo.env import AnyVectorEnv
 from zoo.policy.base import Policy
 from zoo.policy.inference import read_obs
@@ -54,6 +55,9 @@ class ServedCollector(Collector):
 
     def read(self, raw: Any) -> Obs:
         """A raw observation as one of the policy, [1, *O]. Raises: UserError if it is not in the observation space."""
+        space = self._policy.obs_space
+        if isinstance(space, Dict) and space.is_tuple and isinstance(raw, np.ndarray):
+            raw = tuple(raw)
         obs, is_single = read_obs(self._policy, raw)
         if not is_single:
             raise UserError('observation is a batch; send that of one env')
