@@ -5,10 +5,10 @@ Policies draw their actions: good play of poker is mixed. The entropy bonus, wei
 
 config = dict(
     exp_name='kuhn_poker_selfplay_ppg',
-    max_env_step=500_000,
+    max_env_step=2_000_000,
     env=dict(id='torch', game='kuhn_poker', collector_env_num=128),
     agents=dict(
-        self_play=dict(opponents=dict(latest=1.0, past=0.0), snapshot=dict(every=25_000), exploitability=True),
+        self_play=dict(opponents=dict(latest=1.0, past=0.0), snapshot=dict(every=50_000), keep=40, exploitability=True),
     ),
     policy=dict(
         type='ppg',
@@ -16,11 +16,11 @@ config = dict(
             batch_size=1024,
             aux_freq=8,
             learning_rate=dict(start=1e-3, end=0.0),
-            entropy_weight=dict(start=0.1, end=0.02),
+            entropy_weight=dict(start=0.2, end=0.1),
             adv_norm='off',
         ),
         collect=dict(n_step=32, discount_factor=1.0),
-        eval=dict(eval_freq=250_000, n_episode=200, deterministic=False),
+        eval=dict(eval_freq=500_000, n_episode=200, deterministic=False),
     ),
 )
 
