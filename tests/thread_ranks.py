@@ -20,6 +20,8 @@ BARRIER_TIMEOUT_S = 30.0  # seconds that a rank waits for the same call of the o
 class ThreadRanks:
     """One of several ranks. They wait for each other at a barrier and exchange values in a shared list."""
 
+    in_c = None  # C cannot sum over threads
+
     def __init__(self, rank: int, size: int, barrier: Barrier, values: list[Any]) -> None:
         self.rank, self.size = rank, size
         self._barrier, self._values = barrier, values

@@ -40,12 +40,12 @@ def test_steps_of_a_fork_count_from_its_first_one(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_small_comparison_spends_the_steps_and_continues(tmp_path: Path) -> None:
-    words = ['--steps', '2048', '--members', '2', '--repeats', '1', '--fresh', '1', '--out', str(tmp_path)]
+    words = ['--steps', '2048', '--members', '4', '--repeats', '1', '--fresh', '1', '--out', str(tmp_path)]
     main([*words, '--methods', 'random search', 'pbt'])
     record = json.loads((tmp_path / 'population.json').read_text())
     (methods,) = record['tasks'].values()
     for repeats in methods.values():
-        assert 0.5 * 2 * 2048 <= repeats[0]['env_step'] <= 2 * 2048
+        assert 0.5 * 4 * 2048 <= repeats[0]['env_step'] <= 4 * 2048
     main([*words, '--methods', 'random search', 'pbt'])  # nothing is left to do
     assert json.loads((tmp_path / 'population.json').read_text())['tasks'] == record['tasks']
     assert '| pbt | 1 |' in (tmp_path / 'population.md').read_text()

@@ -80,7 +80,7 @@ class MemoryRanks(Ranks):
 
 def joined(folder: Path, rank: int, size: int, timeout: float = LONG_S, per_machine: int = 9) -> MemoryRanks:
     """Joins the ranks. Args: per_machine: ranks of a machine; those of others behave as if they shared no memory."""
-    rank_memory._machine_key = lambda: ('', rank // per_machine)  # type: ignore[assignment]
+    rank_memory.machine_key = lambda: ('', rank // per_machine)  # type: ignore[assignment]
     gather = FileGather(folder, rank, size)
 
     def sum_over(firsts: list[int]) -> Callable[[Tensor], None]:
@@ -133,8 +133,8 @@ def _steps_of(name: str, case: Case, ranks: Ranks) -> dict[str, Tensor]:
     if ranks.size == 1:
         executor = Eager(model, problem.dist)
     else:
-        executor = NativeExecutor(model, problem.dist, fallback=None, is_named=True)
-        executor._fallback = None  # type: ignore[assignment]  # all steps are in C
+        nothing: Any = object()  # runs no step: all are in C
+        executor = NativeExecutor(model, problem.dist, fallback=nothing, is_named=True)
     metrics = executor.run(problem.step, optimizers, plan, *case.numbers)
     return {
         **{name: p.detach() for name, p in model.named_parameters()},
@@ -198,7 +198,7 @@ def fail_between_machines(ranks: MemoryRanks) -> dict[str, Any]:
     def fail(x: Tensor) -> None:
         raise RuntimeError('[somewhere.cc:1] the cable was cut')
 
-    ranks.in_c._sum_machines = fail
+    ranks.in_c.sum_machines = fail
     found = said(partial(ranks.sum_, torch.ones(3)))
     ranks.in_c.close()
     return found

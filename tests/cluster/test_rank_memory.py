@@ -13,7 +13,7 @@ import torch
 from tests.cluster.memory_runs import ORDERED, SHORT_S, STEPS, numbers_of, steps
 from tests.forked import run_python
 from tests.processes import once
-from zoo.cluster.rank_memory import SLOT, Offer, _opened, share_memory
+from zoo.cluster.rank_memory import SLOT, Offer, opened, share_memory
 from zoo.core.ranks import ALONE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, 'memfd_create'), reason='ranks share memory on Linux')
@@ -151,13 +151,13 @@ def test_memory_of_a_process_that_ended_or_is_another_is_not_opened() -> None:
     fd = os.memfd_create('other')
     try:
         os.pwrite(fd, b'token', 0)
-        same = _opened(Offer(os.getpid(), fd, b'token'))
+        same = opened(Offer(os.getpid(), fd, b'token'))
         assert same is not None
         os.close(same)
-        assert _opened(Offer(os.getpid(), fd, b'other')) is None
+        assert opened(Offer(os.getpid(), fd, b'other')) is None
     finally:
         os.close(fd)
-    assert _opened(Offer(os.getpid(), fd, b'token')) is None
+    assert opened(Offer(os.getpid(), fd, b'token')) is None
 
 
 def test_ranks_share_nothing_if_one_lacks_the_library() -> None:

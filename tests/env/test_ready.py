@@ -93,7 +93,7 @@ def test_an_env_that_does_not_answer_is_not_among_the_ready_ones(tmp_path: Path)
 )
 def test_a_fault_names_the_env_by_its_index_among_all(fault: str, kind: type, sentence: str) -> None:
     with ready(FaultyEnv, 1, kwargs=dict(fault=fault)) as envs, pytest.raises(kind) as error:
-        steps(envs, 40)
+        steps(envs, 4_000)
     assert sentence in str(error.value)
 
 

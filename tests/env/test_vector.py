@@ -316,13 +316,36 @@ def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list,
     assert raw.tolist() == [action]
 
 
+@pytest.mark.parametrize(
+    ('role', 'space', 'message'),
+    [
+        (
+            'observation',
+            Sequence(Discrete(2)),
+            r'the observation space Sequence.*: pad it by .*zoo.env.padded_sets:PaddedSets',
+        ),
+        ('observation', Graph(Discrete(2), None), r'the observation space Graph.*: give its nodes as a Sequence'),
+        ('action', Sequence(Discrete(2)), r'the action space Sequence.*: pad the sequence to a fixed length'),
+        ('action', Graph(Discrete(2), None), r'the action space Graph.*: give nodes and edges as Box arrays'),
+    ],
+)
+def test_sets_and_graphs_are_refused_with_what_helps_in_their_role(
+    role: str, space: gymnasium.Space, message: str
+) -> None:
+    def make_one() -> gymnasium.Env:
+        env = limit_env()
+        setattr(env, f'{role}_space', space)
+        return env
+
+    with pytest.raises(UnsupportedEnvError, match=message):
+        make_vector_env(EnvConfig(id=make_one), 1)
+
+
 @pytest.mark.parametrize('role', ['observation', 'action'])
 @pytest.mark.parametrize(
     ('space', 'message'),
     [
         (Text(5), r'has the {role} space Text.*but supported are Box, Discrete, .*; wrap the env: encode the text as'),
-        (Sequence(Discrete(2)), r'has the {role} space Sequence.*: pad the sequence to a fixed length'),
-        (Graph(Discrete(2), None), r'has the {role} space Graph.*: give nodes and edges as Box arrays'),
         (OneOf([Discrete(2), Discrete(3)]), r'has the {role} space OneOf.*: use a Dict that holds a Discrete choice'),
         (
             Dict(a=Tuple([Discrete(2), Dict(word=Text(5))])),

@@ -9,7 +9,7 @@ import pytest
 from zoo.config.section import ConfigError, validate
 from zoo.model import PPGConfig, VACConfig
 
-ENCODERS = 'auto, cnn, flat, impala, mlp, multi, nature, simba'
+ENCODERS = 'attention, auto, cnn, entities, flat, impala, mlp, multi, nature, simba'
 # fields, and parts of the error message
 OF_BOTH: list[tuple[dict[str, Any], list[str]]] = [
     (dict(hidden_sizes=[]), ['policy.model.hidden_sizes']),
@@ -20,7 +20,10 @@ OF_BOTH: list[tuple[dict[str, Any], list[str]]] = [
     (dict(encoder=dict(type='cnn', chanels=[8])), ['policy.model.encoder.chanels', 'policy.model.encoder.channels']),
     (dict(encoder=dict(type='cnn', channels=[8])), ['policy.model.encoder', 'channels has 1', 'kernels has 3']),
     (dict(encoder=dict(type='simba', n_block=0)), ['policy.model.encoder.n_block', '>= 1']),
-    (dict(encoder=dict(hidden_sizes=[8])), ['policy.model.encoder has no type but', 'cnn, flat, impala, mlp']),
+    (
+        dict(encoder=dict(hidden_sizes=[8])),
+        ['policy.model.encoder has no type but', 'attention, cnn, entities, flat, impala, mlp'],
+    ),
     (dict(encoder=dict(type='cnnn')), ["unknown encoder 'cnnn'", "'cnn'"]),
     (dict(encoder='resnet'), ["unknown encoder 'resnet'", ENCODERS]),
     (dict(encoder=3), ['policy.model.encoder is 3', 'a name or {type: name, its options}']),

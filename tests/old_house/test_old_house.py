@@ -376,7 +376,11 @@ def test_public_and_registered_names_are_there(now: dict[str, Any]) -> None:
             assert not set(names) - set(now[kind][home]), home
 
 
-TAKES_MORE = {'logger.console': "one of 'auto', 'live', 'plain', 'table', 'off'"}
+TAKES_MORE = {
+    'logger.console': "one of 'auto', 'live', 'plain', 'table', 'off'",
+    'policy.model.distribution': 'text or a function',
+    'policy.collect.exploration': 'a name or {type: name, its options} or a function',
+}
 """Keys that accept more values than before."""
 
 

@@ -83,7 +83,7 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
         mode = getattr(policy, f'{field}_mode')
         assert type(mode) is kind
         fields = mode._asdict()
-        optional = {'initial_state', 'env_action'}  # None without a recurrent state or action conversion
+        optional = {'initial_state', 'env_action', 'recorder'}  # None without a recurrent state or action conversion
         assert all(fields[key] is None for key in optional & fields.keys())
         numbers = {'n_step', 'has_aux'}
         assert all(callable(value) for key, value in fields.items() if key not in numbers | optional)

@@ -63,7 +63,7 @@ class RankMemory:
         self._level_before = library.level()
         library.set_level(level)
         self._fd = fd
-        self._sum_machines = sum_machines
+        self.sum_machines = sum_machines
         self._failure: Exception | None = None
         self._kept: list[Any] = []  # what C has the address of
         self.struct = RanksStruct(
@@ -92,7 +92,7 @@ class RankMemory:
 
     def knows(self, x: Tensor) -> bool:
         """Whether C can sum such tensors."""
-        return x.is_cpu and x.dtype in _KINDS and (self.is_whole or self._sum_machines is not None)
+        return x.is_cpu and x.dtype in _KINDS and (self.is_whole or self.sum_machines is not None)
 
     def sum_(self, x: Tensor) -> None:
         """Sums a contiguous tensor over all ranks, in place. Raises: RanksLostError."""
@@ -144,8 +144,8 @@ class RankMemory:
         dtype = _DTYPES[kind]
         memory = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
         try:
-            assert self._sum_machines is not None
-            self._sum_machines(torch.frombuffer(memory, dtype=dtype))
+            assert self.sum_machines is not None
+            self.sum_machines(torch.frombuffer(memory, dtype=dtype))
         except Exception as error:  # C cannot raise it: `check` does
             self._failure = error
             return 1
@@ -168,7 +168,7 @@ def share_memory(
     levels = gather(least)
     if library is None or None in levels:
         return None
-    keys = gather(_machine_key())
+    keys = gather(machine_key())
     machines = [i if key is None else keys.index(key) for i, key in enumerate(keys)]
     n_local = machines.count(machines[rank])
     fd = None
@@ -179,7 +179,7 @@ def share_memory(
         os.pwrite(fd, offer.token, 0)
     offers = gather(offer)
     if offer is None and n_local > 1:
-        fd = _opened(offers[machines[rank]])
+        fd = opened(offers[machines[rank]])
     can_share = gather(fd is not None or n_local == 1)
     cut_off = {machines[i] for i, can in enumerate(can_share) if not can}
     machines = [i if first in cut_off else first for i, first in enumerate(machines)]
@@ -195,7 +195,7 @@ def share_memory(
     return memory
 
 
-def _machine_key() -> tuple[str, int] | None:
+def machine_key() -> tuple[str, int] | None:
     """A value that is equal for processes that can share memory; None where the system lacks what it takes."""
     if not hasattr(os, 'memfd_create'):
         return None
@@ -206,7 +206,7 @@ def _machine_key() -> tuple[str, int] | None:
         return None
 
 
-def _opened(offer: Offer) -> int | None:
+def opened(offer: Offer) -> int | None:
     """A descriptor of the memory of another process; None if it cannot be opened."""
     try:
         fd = os.open(f'/proc/{offer.pid}/fd/{offer.fd}', os.O_RDWR | os.O_CLOEXEC)

@@ -47,8 +47,8 @@ class Registry(Generic[T]):
     `REGISTRY.get(name)(...)` or `build` makes an object; errors of the constructor are not changed.
 
     Args: modules: to be imported, or {module: the names that it registers, with spaces between them}.
-    Attributes: takes_code: a config may name 'module:Class' in place of a registered name; keeps_code: that is then registered
-      under this name, for policies and runners. entries, places: the items registered so far and their 'module:line', by name.
+    Attributes: takes_code: a config may name 'module:Class' in place of a registered name; keeps_code: `get` then finds
+      it by this name, for policies and runners. entries, places: the items registered so far and their 'module:line', by name.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Registry(Generic[T]):
             self._modules = tuple(modules)
         self.entries: dict[str, T] = {}
         self.places: dict[str, str] = {}
+        self._kept: dict[str, T] = {}  # code that a config named
         # the second: threads that load it
         self._loaded = False
         self._loading = set[int]()
@@ -107,9 +108,8 @@ class Registry(Generic[T]):
         return decorator(module)
 
     def keep(self, name: str, item: T) -> None:
-        """Registers code that a config names 'module:Class', under that name; replaces an earlier one of that name."""
-        if self.entries.get(name) is not item:
-            self._add(name, item, f'{getattr(item, "__module__", "?")}:{name}', True)
+        """Keeps code that a config names 'module:Class', for `get` by that name; it is none of the registered `names`."""
+        self._kept[name] = item
 
     def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """`get(name)(*args, **kwargs)`. Raises: as `get`, and what the constructor raises."""
@@ -119,6 +119,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The item registered under `name`. Raises: UnknownNameError with close matches and the known names."""
         self._load()
+        if isinstance(name, str) and name in self._kept:
+            return self._kept[name]
         if not isinstance(name, str) or name not in self:
             raise UnknownNameError(unknown_name(self.kind, name, self.names()))
         self._import_home(name)
@@ -134,7 +136,7 @@ class Registry(Generic[T]):
     def where(self, name: str) -> str:
         """'module:line' of the registration."""
         self.get(name)
-        return self.places[name]
+        return self.places.get(name, name)  # code that a config named is its own place
 
     def __contains__(self, name: object) -> bool:
         self._load()

@@ -25,6 +25,11 @@ WAY_OUT = {
     "'entities'; or nodes and edges as Box arrays of a fixed size",
     'OneOf': 'use a Dict that holds a Discrete choice and all alternatives',
 }
+WAY_OUT_OF_ACTIONS = {
+    **WAY_OUT,
+    'Sequence': 'pad the sequence to a fixed length',
+    'Graph': 'give nodes and edges as Box arrays of a fixed size',
+}
 OLD_METADATA = {'render.modes': 'render_modes', 'video.frames_per_second': 'render_fps'}
 """Entries of the metadata of envs of old gym, and their names in gymnasium."""
 _METHODS = {
@@ -71,7 +76,10 @@ def convert_space(space: object, role: str, name: str, path: str = '', droppable
 def _way_out(space: object, role: str, droppable: str) -> str:
     """The remedies for a leaf of a kind that is not supported. Args: droppable: as of `convert_space`."""
     kinds = [kind.__name__ for kind in type(space).__mro__]
-    form = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
+    forms = WAY_OUT
+    if role == 'action':
+        forms = WAY_OUT_OF_ACTIONS
+    form = next((forms[kind] for kind in kinds if kind in forms), 'give it as arrays of numbers of a fixed shape')
     if role != 'observation' or not droppable:
         return f'wrap the env: {form}'
     ways = [f'leave the entry out by env.drop_obs=[{droppable}]']

@@ -176,7 +176,7 @@ def test_ranks_follow_the_mean_cost_of_all_their_episodes() -> None:
 def test_advantage_of_costs_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg: Any = ConstraintConfig(limits={'a': 1.0, 'b': 1.0}, discount_factor=0.5, gae_lambda=1.0, **SMALL)
     learner = CostLearner(cfg, None, ONE_NUMBER, torch.device('cpu'), 0, Ranks())
-    monkeypatch.setattr(learner, '_value', lambda obs: torch.tensor([2.0, 0.0]).expand(len(obs), 2))
+    monkeypatch.setattr(learner, 'value', lambda obs: torch.tensor([2.0, 0.0]).expand(len(obs), 2))
     rollout = rollout_of([[False], [True], [False]])
     costs = torch.tensor([[[1.0], [3.0], [4.0]], [[0.0], [8.0], [0.0]]])
     # a, V = 2: 4 + .5 * 2 - 2 = 3; 3 - 2 = 1 (terminal); 1 + .5 * 2 - 2 + .5 * 1 = .5

@@ -77,7 +77,7 @@ def test_samples_of_choices_are_mirrored_as_worked_by_hand() -> None:
     policy = policy_with(next_choice, Discrete(3), obs=negative)
     batch = {'obs': torch.ones(1, 3), 'action': torch.tensor([2]), 'logit': torch.tensor([[1.0, 2.0, 3.0]])}
     option = next(each for each in policy.options if each.key == 'policy.learn.symmetry')
-    found = with_mirrored(negative, option._mirror, batch)
+    found = with_mirrored(negative, option.mirror, batch)
     assert found['obs'].tolist() == [[1, 1, 1], [-1, -1, -1]]
     assert found['action'].tolist() == [2, 0]
     assert found['logit'].tolist() == [[1, 2, 3], [3, 1, 2]]  # what choice 2 was is choice 0 now

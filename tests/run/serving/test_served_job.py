@@ -20,7 +20,7 @@ from tests.run.serving.clients import TOKEN, play, served_config
 from zoo.client import PolicyClient, ServeError
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import load_checkpoint
-from zoo.run.serving.served_job import ServedJob, _token_in
+from zoo.run.serving.served_job import ServedJob, token_in
 
 
 class Tickets:
@@ -49,7 +49,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def client_of(job: Any, token: str = TOKEN, **options: Any) -> PolicyClient:
-    client = PolicyClient(job._server.url, token, **{'patience': 5.0, **options})
+    client = PolicyClient(job.server.url, token, **{'patience': 5.0, **options})
     OPEN.append(client)
     return client
 
@@ -114,13 +114,13 @@ def test_server_that_is_started_again_continues_from_its_checkpoint_and_counts_n
     first = Tickets()
     job: Any = ServedJob(served_config(tmp_path, max_env_step=64), callbacks=[first])
     job.start()
-    port = job._server.server_address[1]
+    port = job.server.server_address[1]
     client = client_of(job, timeout=5.0, patience=60.0)
     player = in_thread(play, client, 0, 40)
     job.iteration()
     path = job.save()
     job.iteration()  # not saved: lost with the server
-    job._server.close()  # as if it had been killed: its ledger is never asked again
+    job.server.close()  # as if it had been killed: its ledger is never asked again
     job.collector.ledger.close()
     second = Tickets()
     cfg = served_config(tmp_path, max_env_step=64)
@@ -156,7 +156,7 @@ def test_token_is_made_in_the_run_folder_where_only_the_user_reads_it(
 
 def test_empty_token_file_is_written_again_since_it_would_let_all_in(tmp_path: Path) -> None:
     (tmp_path / 'serve_token').touch()  # of a process that was killed while it wrote it
-    token, path = _token_in(tmp_path)
+    token, path = token_in(tmp_path)
     assert len(token) >= 32 and path.read_text().strip() == token
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -200,7 +200,7 @@ def test_settings_that_clients_cannot_serve_are_refused(change: dict[str, Any], 
 
 def test_port_that_is_taken_is_said(job: Any, tmp_path: Path) -> None:
     cfg = served_config(tmp_path)
-    cfg['pipeline']['port'] = job._server.server_address[1]
+    cfg['pipeline']['port'] = job.server.server_address[1]
     with ServedJob(cfg) as other, pytest.raises(UserError, match='set pipeline.port to another one'):
         other.start()
 

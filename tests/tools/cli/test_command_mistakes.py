@@ -20,7 +20,7 @@ WORDS = [  # without a command, or with any command
     ('optimize', 'did you mean zoo sweep?'),
     ('cartpole_ppo', 'to train it: zoo train cartpole_ppo'),
     ('my_env.py:MyEnv', 'to train it: zoo train my_env.py:MyEnv'),
-    ('frobnicate', 'the commands are train, eval,'),
+    ('frobnicate', 'the commands are train, serve, eval,'),
     ('eval', 'the following arguments are required: CHECKPOINT;'),
     ('check-env', 'the following arguments are required: ENV;'),
     ('convert', 'the following arguments are required: FILE;'),

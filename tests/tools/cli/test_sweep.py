@@ -16,7 +16,8 @@ QUICK = f'{TINY} logger.tensorboard=false policy.learn.learning_rate=log(1e-4,1e
 def test_table_ends_with_the_command_that_trains_the_best(in_tmp: Path, zoo: Zoo) -> None:
     pytest.importorskip('optuna')
     lines = zoo('sweep cartpole_ppo --n 2', *QUICK).lines
-    assert lines[0].split() == ['trial', 'state', 'learning_rate', 'return', 'steps', 'to', '9', 'seconds']
+    columns = ['trial', 'state', 'learning_rate', 'return', 'steps', 'to', '9', 'seconds', 'CPU', 's', 'MB']
+    assert lines[0].split() == columns
     assert [line.split()[1] for line in lines[1:3]] == ['complete', 'complete']
     command = lines[-1].partition('train the best: zoo ')[2]
     assert zoo(f'{command} logger.console=off --json').data['env_step'] <= 2_048

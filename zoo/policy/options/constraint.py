@@ -216,7 +216,7 @@ class CostLearner:
         adv = []
         returns = []
         for k, cost in enumerate(costs):
-            value, next_value = rollout_values(rows, lambda obs, state=None, k=k: self._value(obs)[:, k])
+            value, next_value = rollout_values(rows, lambda obs, state=None, k=k: self.value(obs)[:, k])
             found = gae_estimate(gae_data(value, next_value, cost, data['done'], data['traj_flag']), *self._discount)
             adv.append(found[0])
             returns.append(found[1].flatten())
@@ -262,7 +262,7 @@ class CostLearner:
         self._n_update = state['n_update']
         self._waiting = None
 
-    def _value(self, obs: Obs) -> Tensor:
+    def value(self, obs: Obs) -> Tensor:
         """Discounted costs that follow observations [N, *O], [N, K]."""
         pieces = [self.critic(rows) for rows in split_rows(obs, self._cfg.critic_batch_size)]
         return self.critic.returns.restore(torch.cat(pieces))

@@ -48,12 +48,12 @@ class Symmetry(UpdateOption):
                 f'{KEY} mirrors observations, but not the state of a memory; use a model without policy.model.recurrent'
             )
         obs_mirror = obs_mirror_of(cfg.obs, policy.obs_space)
-        self._mirror = ActionMirror(cfg.action, policy.action_space, policy.dist)
+        self.mirror = ActionMirror(cfg.action, policy.action_space, policy.dist)
         check_obs_mirror(obs_mirror, policy.obs_space, policy.device)
         if cfg.augment:
-            update.inputs.append(partial(with_mirrored, obs_mirror, self._mirror))
+            update.inputs.append(partial(with_mirrored, obs_mirror, self.mirror))
         if cfg.mirror_loss > 0:
-            update.extra_columns.fill(self, MirroredLogit(obs_mirror, self._mirror))
+            update.extra_columns.fill(self, MirroredLogit(obs_mirror, self.mirror))
             term = Component('symmetry', 'mirror', mirror_loss, (('factor', cfg.mirror_loss),))
             update.terms.append(term)
             self.names = ('penalty_mirror',)

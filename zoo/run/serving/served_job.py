@@ -94,7 +94,7 @@ class ServedJob(SerialJob):
 
     config: ClassVar[type[Section]] = ServeConfig
     collector: ServedCollector
-    _server: StepServer | None = None
+    server: StepServer | None = None
 
     def roster(self) -> Roster:
         refuse_agents(self.cfg, "pipeline.type is 'serve'")
@@ -109,8 +109,8 @@ class ServedJob(SerialJob):
 
     def start(self) -> None:
         """Begins to serve, and tells the observers that the run begins."""
-        if self._server is None:
-            self._server = self._serve()
+        if self.server is None:
+            self.server = self._serve()
         super().start()
 
     def play_evaluation(self) -> Evaluation | None:
@@ -123,8 +123,8 @@ class ServedJob(SerialJob):
         n_left = self.collector.ledger.close()
         if n_left:
             logger.info('%d steps of an unfinished rollout are not learned from, nor counted', n_left)
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()
         super().close()
 
     def _serve(self) -> StepServer:
@@ -132,7 +132,7 @@ class ServedJob(SerialJob):
         token = os.environ.get(TOKEN, '')
         source = f'the environment variable {TOKEN}'
         if not token:
-            token, path = _token_in(self.run_dir)
+            token, path = token_in(self.run_dir)
             source = str(path)
         try:
             server = StepServer(
@@ -162,7 +162,7 @@ class ServedJob(SerialJob):
         }
 
 
-def _token_in(run_dir: Path) -> tuple[str, Path]:
+def token_in(run_dir: Path) -> tuple[str, Path]:
     """The token of a run, which is made if its folder has none; and its file, which only the user can read."""
     path = run_dir / TOKEN_FILE
     if path.is_file():
