@@ -8,9 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from zoo.core.spaces import Raw
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError
 
 LAST = 2  # dm_env.StepType.LAST
+Spec = Any  # of a package that zoo does not import: a spec, or a dict, list or tuple of specs
 
 
 def is_dm_env(env: object) -> bool:
@@ -81,7 +83,7 @@ class DmEnv(gymnasium.Env):
                     setattr(owner, attribute, np.random.default_rng(seed))
 
 
-def _space(spec: Any, name: str, role: str) -> gymnasium.Space:
+def _space(spec: Spec, name: str, role: str) -> gymnasium.Space:
     """The space of a spec of dm_env, or of a dict, list or tuple of specs. Raises: UnsupportedEnvError."""
     if isinstance(spec, Mapping):
         return gymnasium.spaces.Dict({key: _space(part, name, role) for key, part in spec.items()})
@@ -106,7 +108,7 @@ def _space(spec: Any, name: str, role: str) -> gymnasium.Space:
     return gymnasium.spaces.Box(low, high, shape, dtype.type)
 
 
-def _choices(spec: Any) -> gymnasium.Space:
+def _choices(spec: Spec) -> gymnasium.Space:
     """The space of integers with bounds: one choice for shape (), else as many as there are entries."""
     first = np.broadcast_to(np.asarray(spec.minimum, np.int64), spec.shape)
     n = np.broadcast_to(np.asarray(spec.maximum, np.int64), spec.shape) - first + 1
@@ -115,7 +117,7 @@ def _choices(spec: Any) -> gymnasium.Space:
     return gymnasium.spaces.MultiDiscrete(n, start=first)
 
 
-def _as_specified(spec: Any, action: Any) -> Any:
+def _as_specified(spec: Spec, action: Raw) -> Any:
     """An action in the form of its spec."""
     if isinstance(spec, Mapping):
         return {key: _as_specified(part, action[key]) for key, part in spec.items()}

@@ -255,7 +255,7 @@ class ActionMirror:
         return _of_gaussian(self._back, logit)
 
 
-def choices_of(spec: Any, n: int, key: str) -> list[int]:
+def choices_of(spec: Mirror | Mapping[str, Any], n: int, key: str) -> list[int]:
     """The images of n choices. Raises: UserError if they are no permutation, or have signs."""
     if not callable(spec):
         reordered(spec, n, key)
