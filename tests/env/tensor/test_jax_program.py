@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
+from zoo.env.errors import EnvContractError
 
 jax = pytest.importorskip('jax')
 jnp = jax.numpy
@@ -53,6 +54,19 @@ class Gate(JaxTask):
 
     def _seen(self, n: Any) -> Any:
         return {'n': n, 'action_mask': jnp.ones(2, bool) & ((n != 2) | (not self.has_empty_mask))}
+
+
+class Wrong(Walk):
+    """Gives one thing that is not as it says."""
+
+    def __init__(self, **wrong: Any) -> None:
+        self._wrong = wrong
+
+    def step(self, key: Any, state: Any, action: Any) -> Any:
+        found = super().step(key, state, action)
+        if 'type' in self._wrong:
+            return self._wrong['type'](found)
+        return found._replace(**self._wrong)
 
 
 def ones(n: int) -> torch.Tensor:
@@ -163,3 +177,18 @@ def test_jax_simulator_with_nan_finds_it(walk: JaxSimulator) -> None:
     walk.step(torch.tensor([[0.0], [0.0], [torch.nan]]))
     walk.step(ones(3))
     assert walk.find_bad() == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'words'),
+    [
+        ({'obs': np.zeros(1)}, r"Wrong gave 'observation' of shape \(1,\), wanted \(2,\), as obs_space has it"),
+        ({'reward': np.ones(2)}, r"gave 'reward' of shape \(2,\), wanted one number for each env"),
+        ({'type': tuple}, r'gave a tuple from step, wanted a JaxStep'),
+    ],
+)
+def test_jax_simulator_refuses_what_would_only_broadcast(wrong: Any, words: str) -> None:
+    simulator = JaxSimulator(Wrong(**wrong), 3, None)
+    with pytest.raises(EnvContractError, match=words):
+        simulator.reset(0)
+        simulator.step(ones(3))

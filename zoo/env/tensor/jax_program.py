@@ -27,6 +27,7 @@ from zoo.core.spaces import (
     mask_space,
     n_values,
 )
+from zoo.env.errors import EnvContractError
 from zoo.env.families.family import EnvRequest
 from zoo.env.masks import choice_slices
 from zoo.env.tensor.program import NO_LIMIT, State, StepOutcome
@@ -148,8 +149,9 @@ class JaxSimulator(Simulator):
     def _as_after_a_step(self, keys: jax.Array, state: State) -> Any:
         """A state in the number types that a step gives: else the second step would compile the program again."""
         action = jax.vmap(lambda _: self._some_action())(keys)
-        after = jax.eval_shape(jax.vmap(self._task.step), keys, state, action).state
-        return jax.tree.map(_cast, state, after)
+        done = jax.eval_shape(jax.vmap(self._task.step), keys, state, action)
+        self._check_step(done)
+        return jax.tree.map(_cast, state, done.state)
 
     def _some_action(self) -> jax.Array:
         if isinstance(self.action_space, Box):
@@ -195,8 +197,30 @@ class JaxSimulator(Simulator):
         return state, leaves
 
     def _observed(self, obs: Raw) -> tuple[jax.Array, ...]:
-        """The leaves of observations [B, ...] in the order of the space, in the number types of zoo."""
-        return tuple(_at(obs, path).astype(_dtype_of(leaf)) for path, leaf in self._leaves.items())
+        """The leaves of observations [B, ...] in the order of the space, in the number types of zoo.
+
+        Raises: EnvContractError, while the program is traced, for one of another shape.
+        """
+        found = []
+        for path, leaf in self._leaves.items():
+            x = _at(obs, path)
+            if x.shape[1:] != leaf.shape:
+                place = '.'.join(path) or 'observation'
+                raise self._error(f'{place!r} of shape {x.shape[1:]}', f'{leaf.shape}, as obs_space has it')
+            found.append(x.astype(_dtype_of(leaf)))
+        return tuple(found)
+
+    def _check_step(self, done: object) -> None:
+        """Raises: EnvContractError if the steps of all envs are no JaxStep, or their rewards and flags no single numbers."""
+        if not isinstance(done, JaxStep):
+            raise self._error(f'a {type(done).__name__} from step', 'a JaxStep(state, obs, reward, terminated)')
+        for name in ('reward', 'terminated', 'truncated'):
+            shape = getattr(done, name).shape[1:]
+            if shape:
+                raise self._error(f'{name!r} of shape {shape}', 'one number for each env')
+
+    def _error(self, got: str, wanted: str) -> EnvContractError:
+        return EnvContractError(f'{type(self._task).__name__} gave {got}, wanted {wanted}; correct the task.')
 
     def _are_finite(self, leaves: tuple[jax.Array, ...]) -> jax.Array:
         """[B], whether all numbers are finite, and indices are inside of their spaces."""
