@@ -91,11 +91,11 @@ class PolicyClient:
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
         """The policy's action for an observation, in the form of the env: an int, an array, or a dict of these."""
-        return _action(self._step('get_action', episode_id, {'observation': _plain(observation)})['action'])
+        return action_of(self._step('get_action', episode_id, {'observation': plain_value(observation)})['action'])
 
     def log_action(self, episode_id: str, observation: Any, action: Any) -> None:
         """Says that the env takes an action of its own here. The policy learns from its own actions alone, so not from this one."""
-        self._step('log_action', episode_id, {'observation': _plain(observation)})
+        self._step('log_action', episode_id, {'observation': plain_value(observation)})
 
     def log_returns(self, episode_id: str, reward: float, info: Any = None) -> None:
         """Adds a reward for the last action; it is sent with the next message. info: not used."""
@@ -103,7 +103,7 @@ class PolicyClient:
 
     def end_episode(self, episode_id: str, observation: Any = None, truncated: bool = False) -> None:
         """Ends an episode. Args: observation: the last one, may be left out if it is terminal; truncated: ended by a limit alone."""
-        message = {'observation': _plain(observation), 'truncated': bool(truncated)}
+        message = {'observation': plain_value(observation), 'truncated': bool(truncated)}
         try:
             self._once('end_episode', episode_id, message)
         except _UnknownEpisode:
@@ -180,29 +180,29 @@ class PolicyClient:
         return answer
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """An observation as JSON has it."""
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: plain_value(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
         array = np.ascontiguousarray(value)
         return {'array': base64.b64encode(array.tobytes()).decode(), 'dtype': array.dtype.str, 'shape': value.shape}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [plain_value(part) for part in value]
     return value
 
 
-def _action(value: Any) -> Any:
+def action_of(value: Any) -> Any:
     """An action in the form of the env: lists are arrays, or tuples where their parts differ in shape."""
     if isinstance(value, dict):
-        return {name: _action(part) for name, part in value.items()}
+        return {name: action_of(part) for name, part in value.items()}
     if isinstance(value, list):
         try:
             array = np.asarray(value)
         except ValueError:
-            return tuple(_action(part) for part in value)
+            return tuple(action_of(part) for part in value)
         if array.dtype.kind == 'f':
             return array.astype(np.float32)
         return array

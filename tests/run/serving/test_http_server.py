@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.client import _action, _plain
+from zoo.client import action_of, plain_value
 from zoo.core.errors import UserError
 from zoo.run.serving.http_server import StepServer, decoded, plain_action
 from zoo.run.serving.ledger import EpisodeLedger, ServedAction
@@ -40,14 +40,14 @@ def test_part_of_an_observation_may_be_named_array() -> None:
 
 @pytest.mark.parametrize('observation', [(3, np.array([0.5, 1.0], np.float32)), (np.array([1]), np.array([2]))])
 def test_tuple_that_a_client_sends_comes_as_a_tuple(observation: tuple[Any, ...]) -> None:
-    found = decoded(json.loads(json.dumps(_plain(observation))))
+    found = decoded(json.loads(json.dumps(plain_value(observation))))
     assert isinstance(found, tuple) and len(found) == 2
     for got, sent in zip(found, observation, strict=True):
         assert np.array_equal(got, sent)
 
 
 def test_list_of_numbers_is_an_array_and_one_of_unequal_rows_a_tuple() -> None:
-    sent = json.loads(json.dumps(_plain([np.float32(1.0), 2.0])))
+    sent = json.loads(json.dumps(plain_value([np.float32(1.0), 2.0])))
     assert decoded(sent).tolist() == [1.0, 2.0]
     found = decoded([3, [0.5, 1.0]])
     assert found[0] == 3 and found[1].tolist() == [0.5, 1.0]
@@ -58,7 +58,7 @@ def test_actions_are_numbers_lists_and_dicts() -> None:
     assert json.loads(json.dumps(plain_action(action))) == {'move': [0.5, 1.0], 'jump': 1}
     mixed = plain_action((np.int64(2), np.array([3])))
     assert mixed == [2, [3]]
-    number, array = _action(mixed)
+    number, array = action_of(mixed)
     assert number == 2 and array.tolist() == [3]
 
 
