@@ -251,3 +251,12 @@ def test_thread_that_reads_while_another_one_loads_waits_for_it(tmp_path, monkey
 
 
 SLOW: Registry = Registry('policy', 'zoo_test.none', ('zoo_slow_of_test',))
+
+
+def test_code_that_a_config_names_is_found_by_its_name_and_is_no_registered_one() -> None:
+    registry: Registry[Any] = Registry('thing', 'zoo.no_such_group', takes_code=True, keeps_code=True)
+    registry.register('listed', module=int)
+    registry.keep('module:Class', float)
+    assert registry.get('module:Class') is float
+    assert registry.names() == ['listed'] and 'module:Class' not in registry
+    assert registry.where('module:Class') == 'module:Class'
