@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
-from zoo.core.seeding import (
-    child_of,
-    child_seeds,
-    first_numbers,
-    reseed,
-    restore_generator,
-    stream,
-    torch_generator,
-    words_of,
-)
+from zoo.core.seeding import child_of, child_seeds, reseed, restore_generator, stream, torch_generator
 
 
 def test_stream_depends_on_seed_and_on_each_word_of_its_name() -> None:
@@ -50,17 +40,3 @@ def test_restored_generator_continues_and_a_state_of_another_device_gives_one_fi
         restore_generator(generator, torch.zeros(16, dtype=torch.uint8))  # a state of CUDA has 16 bytes
         draws.append(torch.rand(4, generator=generator))
     assert torch.equal(*draws)
-
-
-@pytest.mark.parametrize(
-    'names',
-    [
-        [(0, 'league', 0, 0, 0), (0, 'league', 0, 0, 1)],
-        [(2**32 - 1, 'league', 4096, copy, 2**31) for copy in range(50)],
-        [(2**70 + 5, 'learn', 2**32, 2**33 + episode, 7) for episode in range(50)],
-    ],
-)
-def test_first_numbers_are_those_of_generators_of_numpy(names: list[tuple[int | str, ...]]) -> None:
-    words = np.array([words_of(*name) for name in names])  # type: ignore[arg-type]  # the seed is first
-    wanted = [np.random.default_rng(stream(*name)).random(3).tolist() for name in names]  # type: ignore[arg-type]
-    assert first_numbers(words, 3) == wanted

@@ -22,14 +22,13 @@ from torch import Tensor
 
 from zoo.config.section import Section
 from zoo.core.data import Obs, State
-from zoo.core.seeding import first_numbers, stream, words_of
+from zoo.core.seeding import stream
 from zoo.policy.modes import EvalMode
 
 MAIN = 'main'
 """The policy that plays against itself."""
 N_GAME = 100  # games over which win rates are counted
 MOST_SLOTS = 8
-N_AHEAD = 64  # episodes of a copy whose random numbers are computed at once
 MOST_RATES = 8  # win rates in a line of the log
 logger = logging.getLogger(__name__)
 
@@ -160,7 +159,6 @@ class League:
         self._reset_step = 0
         self._drawn: tuple[tuple[int, int], str] | None = None  # the last episode, and its opponent
         self._kinds = self._bounds_of_kinds()  # of opponents, in this rollout
-        self._ahead: dict[int, tuple[int, list[list[float]]]] = {}  # by copy: from which episode on, numbers
         self.folder: Path | None = None
         self.exact: dict[str, float] = {}
 
@@ -178,7 +176,6 @@ class League:
         """Called when all envs begin new episodes."""
         self._reset_step = env_step
         self._drawn = None
-        self._ahead = {}
 
     def seat(self, copy: int) -> str:
         """The agent that the policy plays in a copy of the env, where it has an opponent."""
@@ -203,13 +200,13 @@ class League:
             return self._drawn[1]
         name = MAIN
         if self._kinds[0] < 1.0:  # some episodes have another opponent
-            of_kind, of_slot = self._numbers(episode, copy)
-            kind = bisect_right(self._kinds, of_kind)
+            rng = np.random.default_rng(stream(self._seed, 'league', self._reset_step, copy, episode))
+            kind = bisect_right(self._kinds, rng.random())
             if kind == 1:
                 filled = [i for i, snapshot in enumerate(self._slots) if snapshot is not None]
-                name = slot_name(filled[bisect_right(_bounds(self._weights_of_slots()), of_slot)])
+                name = slot_name(filled[bisect_right(_bounds(self._weights_of_slots()), rng.random())])
             elif kind == 2:
-                name = fixed_name(self._drawn_fixed(episode, copy))
+                name = fixed_name(int(rng.integers(len(self.fixed))))
         self._drawn = key, name
         return name
 
@@ -221,24 +218,6 @@ class League:
         if not weights.sum():
             weights[0] = 1.0
         return _bounds(weights / weights.sum())
-
-    def _numbers(self, episode: int, copy: int) -> list[float]:
-        """Two numbers in [0, 1) that decide the opponent of an episode: the first ones of the episode's stream."""
-        first = episode - episode % N_AHEAD
-        if self._ahead.get(copy, (None, []))[0] != first:
-            words = words_of(self._seed, 'league', self._reset_step, copy, first)
-            streams = np.tile(np.array(words), (N_AHEAD, 1))
-            streams[:, -1] += np.arange(N_AHEAD)
-            self._ahead[copy] = first, first_numbers(streams, 2)
-        return self._ahead[copy][1][episode - first]
-
-    def _drawn_fixed(self, episode: int, copy: int) -> int:
-        """Which fixed opponent plays."""
-        if len(self.fixed) == 1:
-            return 0
-        rng = np.random.default_rng(stream(self._seed, 'league', self._reset_step, copy, episode))
-        rng.random()  # decided the kind
-        return int(rng.integers(len(self.fixed)))
 
     def begin_rollout(self, env_step: int, in_use: Collection[str]) -> None:
         """Draws the snapshots that may play in the episodes that begin in this rollout.
