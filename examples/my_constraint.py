@@ -32,7 +32,7 @@ config = dict(
             adv_norm='off',
             entropy_weight=0.1,  # so that both actions are tried until the end
             learning_rate=dict(start=3e-3, end=0.0),
-            constraint=dict(type='pid', limits={'cost': 0.3}, kp=0.5, ki=0.02),
+            constraint=dict(type='pid', limits={'cost': 0.3}, kp=0.5, ki=0.1),
         ),
     ),
 )

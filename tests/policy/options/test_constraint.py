@@ -228,6 +228,20 @@ def test_cost_that_no_step_reports_is_refused_when_an_episode_has_ended() -> Non
         follow(policy, rollout_of([[True]], cost=[[1.0]], other=[[nan]]))
 
 
+def test_cost_that_no_step_reports_is_named_although_another_one_is_missing_in_this_rollout() -> None:
+    policy = policy_with({'cost': 1.0, 'other': 1.0})
+    nan = float('nan')
+    follow(policy, rollout_of([[False]], cost=[[1.0]], other=[[nan]]))
+    with pytest.raises(UserError, match="limits 'other' but an episode has ended"):
+        follow(policy, rollout_of([[True]], cost=[[nan]], other=[[nan]]))
+    follow(policy, rollout_of([[True]], cost=[[nan]], other=[[2.0]]))  # each has been reported by now
+    follow(policy, rollout_of([[True]], cost=[[nan]], other=[[nan]]))
+    older = policy.options[0].state_dict()
+    older['constraint']['is_known'] = True  # as older files have it
+    policy.options[0].load_state_dict(older)
+    follow(policy, rollout_of([[True]], cost=[[nan]], other=[[nan]]))
+
+
 def test_cost_that_is_an_array_is_refused() -> None:
     with pytest.raises(UserError, match=r"limits 'cost' but its values in infos have the shape \(2,\)"):
         follow(policy_with({'cost': 1.0}), rollout_of([[True]], cost=[[[1.0, 2.0]]]))
@@ -244,6 +258,13 @@ def test_cost_that_is_an_array_is_refused() -> None:
         ),
         ({'type': 'lagrang', 'limits': {'cost': 1.0}}, "did you mean 'lagrange'"),
         ({'type': 'pid', 'limits': {'cost': 1.0}, 'encoder': 'mpl'}, "unknown encoder 'mpl'"),
+        *(
+            (
+                {'type': kind, 'limits': {'cost': 1.0}, 'initial': 2.0, 'max_lambda': 1.5},
+                r'initial is 2 but max_lambda, the greatest lambda, is 1\.5; raise max_lambda or lower initial',
+            )
+            for kind in ('lagrange', 'pid')
+        ),
     ],
 )
 def test_config_of_a_constraint_that_cannot_be_is_refused(constraint: Any, words: str) -> None:
@@ -281,7 +302,7 @@ def test_run_with_a_constraint_logs_lambda_and_costs(tmp_path: Path, name: str, 
     if name == 'ppo_offpolicy':
         cfg['buffer'] = {'size': 128, 'n_sample': 64, 'update_per_collect': 2, 'max_staleness': 1}
     if name == 'ppg':
-        del cfg['policy']['learn']['batch_size'], cfg['policy']['learn']['epoch_per_collect']
+        del cfg['policy']['learn']['epoch_per_collect']
     result = serial_pipeline(cfg)
     last = [row for row in rows(result.run_dir) if 'learn/lambda_cost' in row][-1]
     assert 0 < last['learn/lambda_cost'] <= 4 * 0.0351  # four rollouts, each with a step of about .035

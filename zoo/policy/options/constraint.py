@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from zoo.config.components import make_component, section_of
@@ -71,7 +71,7 @@ class Constraint(UpdateOption):
         self._lambda: list[float] = self._rule.start(len(self._limits))
         self._episode_cost = [math.nan] * len(self._limits)  # means of the last episodes that ended
         self._carry: Tensor | None = None  # [K, B], costs so far of the episodes that continue in the next rollout
-        self._is_known = False  # whether a step has reported costs
+        self._is_known = [False] * len(self._limits)  # whether a step has reported each cost
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> dict[str, Any]:
         costs = self._costs(rollout)
@@ -100,7 +100,7 @@ class Constraint(UpdateOption):
                 'lambda': list(self._lambda),
                 'rule': self._rule.state_dict(),
                 'episode_cost': [None if math.isnan(cost) else cost for cost in self._episode_cost],
-                'is_known': self._is_known,
+                'is_known': list(self._is_known),
                 **self._learner.state_dict(),
             }
         }
@@ -112,7 +112,10 @@ class Constraint(UpdateOption):
         self._lambda = list(own['lambda'])
         self._rule.load_state_dict(own['rule'])
         self._episode_cost = [math.nan if cost is None else cost for cost in own['episode_cost']]
-        self._is_known = own['is_known']
+        is_known = own['is_known']
+        if isinstance(is_known, bool):  # older files say it of all costs together
+            is_known = [is_known] * len(self._limits)
+        self._is_known = list(is_known)
         self._learner.load_state_dict(own)
 
     def _costs(self, rollout: Rollout) -> Tensor:
@@ -132,7 +135,7 @@ class Constraint(UpdateOption):
                 )
         given = torch.stack([data[column] for column in columns])
         is_missing = given.isnan()
-        if not self._is_known:
+        if not all(self._is_known):
             self._check_known(rollout, is_missing)
         costs = given.masked_fill(is_missing, 0.0)
         if 'is_reset' in data:
@@ -142,10 +145,10 @@ class Constraint(UpdateOption):
     def _check_known(self, rollout: Rollout, is_missing: Tensor) -> None:
         """Raises UserError for a cost that no step has reported although an episode has ended: a limit that nothing reaches."""
         has_none = is_missing.flatten(1).all(1).tolist()
-        self._is_known = not any(has_none)
-        if self._is_known or not bool(rollout.data['traj_flag'].any()):
+        self._is_known = [known or not none for known, none in zip(self._is_known, has_none, strict=True)]
+        if all(self._is_known) or not bool(rollout.data['traj_flag'].any()):
             return
-        name = self._cost_names[has_none.index(True)]
+        name = self._cost_names[self._is_known.index(False)]
         raise UserError(
             f'{self.key} limits {name!r} but an episode has ended and no step has reported a number of that name in its info; '
             'correct the name, or report 0 where there is no cost'
@@ -282,10 +285,25 @@ class CostCritic(NormalizedInput):
         return self.head(self.encoder(self.encoder_inputs(obs)))
 
 
-class LagrangeConfig(Section):
-    """Options of constraint 'lagrange'."""
+class MultiplierConfig(Section):
+    """Options of every kind of multiplier."""
 
     initial: Amount = Field(0.0, description='lambda of each cost at the start of the run')
+    max_lambda: Annotated[float, Field(gt=0)] | None = Field(None, description='greatest lambda; null: no bound')
+
+    @model_validator(mode='after')
+    def _starts_within_its_bound(self) -> Self:
+        if self.max_lambda is not None and self.initial > self.max_lambda:
+            raise ValueError(
+                f'initial is {self.initial:g} but max_lambda, the greatest lambda, is {self.max_lambda:g}; raise max_lambda or '
+                'lower initial.'
+            )
+        return self
+
+
+class LagrangeConfig(MultiplierConfig):
+    """Options of constraint 'lagrange'."""
+
     learning_rate: float = Field(
         0.035, gt=0, description='step size of lambda, per rollout; more reacts faster, and oscillates more'
     )
@@ -293,7 +311,6 @@ class LagrangeConfig(Section):
         'adam',
         description="'adam' moves lambda by about the step size in any unit of costs, 'sgd' by step size times excess",
     )
-    max_lambda: Annotated[float, Field(gt=0)] | None = Field(None, description='greatest lambda; null: no bound')
 
 
 @CONSTRAINT_REGISTRY.register('lagrange')
@@ -347,7 +364,7 @@ class Lagrange:
         self._n_step = state['n_step']
 
 
-class PIDConfig(Section):
+class PIDConfig(MultiplierConfig):
     """Options of constraint 'pid'."""
 
     initial: Amount = Field(0.0, description='integral part of each cost at the start of the run')
@@ -358,7 +375,6 @@ class PIDConfig(Section):
         0.0,
         description='weight of the past in the running means of excess and costs that kp and kd read; 0: the last rollout',
     )
-    max_lambda: Annotated[float, Field(gt=0)] | None = Field(None, description='greatest lambda; null: no bound')
 
 
 @CONSTRAINT_REGISTRY.register('pid')
