@@ -50,6 +50,7 @@ class PolicyClient:
 
     Args: address: of the server; token: None: that of the environment variable ZOO_SERVE_TOKEN; timeout: seconds until a message
       that is not answered is sent again; patience: seconds until a message that is never answered raises ServeError.
+    Attributes: patience: as given; may be changed.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class PolicyClient:
             raise ValueError('token has a line break or another control character in it; give the text of one line')
         self._token = token
         self._timeout = timeout
-        self._patience = patience
+        self.patience = patience
         self._connection: http.client.HTTPConnection | None = None
         self._episodes: dict[str, _Episode] = {}
 
@@ -167,9 +168,9 @@ class PolicyClient:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = f'{type(error).__name__}: {error}'
             self.close()
-            if time.monotonic() - begin > self._patience:
+            if time.monotonic() - begin > self.patience:
                 raise ServeError(
-                    f'no answer of {self._place[0]}:{self._place[1]} within {self._patience:g} s ({reason})'
+                    f'no answer of {self._place[0]}:{self._place[1]} within {self.patience:g} s ({reason})'
                 )
             time.sleep(pause)
             pause = min(2 * pause, RETRY_S[1])

@@ -15,6 +15,9 @@ LEVEL = 'level'
 """Entry of the info of a step: the level of its episode, counted from the first one."""
 IS_NEW = 'level_is_new'
 """Entry of the info of a step: 1.0 if no level score was known when the episode began, else 0.0."""
+EPISODE = 'level_episode'
+"""Entry of the info of a step: a number at random, which tells the episodes of one level apart that are played at the same time."""
+MAX_EPISODE = 1 << 24  # up to here every whole number is a float32
 
 
 class LevelsConfig(Section):
@@ -35,10 +38,16 @@ class LevelsConfig(Section):
         description="plr: what is learned on a level, the mean over its steps of |adv|, or with 'positive_value_loss' of "
         'max(adv, 0), an estimate of regret',
     )
+    priority: Literal['rank', 'score'] = Field(
+        'rank',
+        description="plr: probability of a level by the 'rank' of its score, or by the 'score' itself: then no single level "
+        'comes very often, and levels with a score near 0 hardly ever',
+    )
     temperature: float = Field(
         1.0,
         gt=0,
-        description='plr: probability of a level is rank ** (-1 / temperature), where rank 1 has the highest score',
+        description='plr: probability of a level is rank ** (-1 / temperature), where rank 1 has the highest score, or '
+        'score ** (1 / temperature)',
     )
     staleness: Annotated[float, Field(ge=0, le=1)] = Field(
         0.3, description='plr: share of replays by the rollouts since a level was last played, in place of its score'
@@ -89,9 +98,9 @@ class LevelEnv(gymnasium.Wrapper):
         if seed is not None:
             self._seed = seed
             self._n_episode = 0
-        level = drawn_level(table, self._seed, self._n_episode)
+        level, episode = drawn_level(table, self._seed, self._n_episode)
         self._n_episode += 1
-        self._info = {LEVEL: float(level), IS_NEW: float(table.is_new[level])}
+        self._info = {LEVEL: float(level), IS_NEW: float(table.is_new[level]), EPISODE: float(episode)}
         obs, info = self.env.reset(seed=table.first + level, options=options)
         return obs, {**info, **self._info}
 
@@ -100,8 +109,11 @@ class LevelEnv(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, {**info, **self._info}
 
 
-def drawn_level(table: LevelTable, seed: int, n_episode: int) -> int:
-    """The level of an episode: the first whose cumulative probability exceeds a number in [0, 1) that seed and count give."""
-    number = np.random.default_rng([seed, n_episode]).random()
-    found = int(np.searchsorted(table.cumulative, number * table.cumulative[-1], side='right'))
-    return min(found, len(table.cumulative) - 1)
+def drawn_level(table: LevelTable, seed: int, n_episode: int) -> tuple[int, int]:
+    """The level of an episode and a number in [0, MAX_EPISODE) for the episode: functions of the seed and the count.
+
+    The level is the first whose cumulative probability exceeds a number at random in [0, 1).
+    """
+    generator = np.random.default_rng([seed, n_episode])
+    found = int(np.searchsorted(table.cumulative, generator.random() * table.cumulative[-1], side='right'))
+    return min(found, len(table.cumulative) - 1), int(generator.integers(MAX_EPISODE))

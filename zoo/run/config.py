@@ -35,7 +35,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import join_path, shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
-from zoo.env.levels import IS_NEW, LEVEL
+from zoo.env.levels import EPISODE, IS_NEW, LEVEL
 from zoo.env.make import source_problems, take_env_instances
 from zoo.policy.config import PolicyConfig, migrate_old_keys
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
@@ -386,7 +386,7 @@ def fill_info_columns(config: dict[str, Any]) -> None:
     if isinstance(limits, dict):
         columns += [name for name in limits if name not in columns]
     if value_at(config, 'env.levels.draw') == 'plr':
-        columns += [name for name in (LEVEL, IS_NEW) if name not in columns]
+        columns += [name for name in (LEVEL, IS_NEW, EPISODE) if name not in columns]
 
 
 def fill_schedules(config: dict[str, Any]) -> None:

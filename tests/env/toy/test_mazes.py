@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zoo.env.toy.mazes import MOVES, MazeEnv, maze
+from zoo.env.toy.mazes import MOVES, OWN_CELL, MazeEnv, maze
 
 
 @pytest.mark.parametrize('level', range(20))
@@ -50,3 +50,18 @@ def test_episode_is_cut_off_at_its_limit() -> None:
     env.reset(seed=next(level for level in range(99) if maze(level, 9).distance[maze(level, 9).start] > 3))
     ends = [env.step(0)[2:4] for _ in range(3)]
     assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_mazes_that_need_no_way_are_solvable_or_not_and_keep_their_walls() -> None:
+    any_maze = [maze(level, 7, 0.9, False) for level in range(200)]
+    has_way = [found.distance[found.start] > 0 for found in any_maze]
+    assert 60 < sum(has_way) < 140  # about half
+    for found, solvable in zip(any_maze, has_way, strict=True):
+        assert found.start != found.goal and not found.obs[[found.start, found.goal], OWN_CELL].any()
+        assert solvable or found.distance[found.start] == -1
+    shares = [found.obs[:, OWN_CELL].mean() for found in any_maze]
+    assert np.mean(shares) == pytest.approx(0.42, abs=0.06)  # uniform to .9, those without two free cells left out
+    env = MazeEnv(7, most_walls=0.9, solvable=False)
+    level = has_way.index(False)
+    env.reset(seed=level)
+    assert env.render().count('#') == any_maze[level].obs[:, OWN_CELL].sum()

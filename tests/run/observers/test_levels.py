@@ -27,8 +27,10 @@ def config(**levels: Any) -> LevelsConfig:
     return LevelsConfig(**{'n_level': 4, 'draw': 'plr', **levels})
 
 
-def samples(level: list[float], adv: list[float], **columns: Any) -> dict[str, Any]:
+def samples(level: list[float], adv: list[float], episode: list[float] | None = None, **columns: Any) -> dict[str, Any]:
+    """Samples; without `episode` all steps of a level are of one episode."""
     found = {'info/level': torch.tensor(level), 'adv': torch.tensor(adv)}
+    found['info/level_episode'] = torch.zeros(len(level)) if episode is None else torch.tensor(episode)
     return found | {name: torch.tensor(x) for name, x in columns.items()}
 
 
@@ -48,6 +50,14 @@ def test_replay_by_rank_worked_by_hand() -> None:
     # rank ** -2: 1/4, 1, 1/9, sum 49/36; of these .6 are replayed; the one new level has the other .4
     expected = [0.6 * 9 / 49, 0.6 * 4 / 49, 0.4, 0.6 * 36 / 49]
     assert scores.probabilities() == pytest.approx(expected)
+
+
+def test_replay_by_score_worked_by_hand() -> None:
+    scores = LevelScores(config(temperature=0.5, staleness=0.0, replay=0.6, priority='score'))
+    scores.add({0: (2.0, 2), 3: (9.0, 3), 1: (0.0, 2)})  # means 1, 3, 0: squares 1, 9, 0, sum 10
+    assert scores.probabilities() == pytest.approx([0.06, 0.0, 0.4, 0.54])
+    scores.add({0: (0.0, 2), 3: (0.0, 3)})  # nothing to tell them apart: by rank, the first one first
+    assert scores.probabilities() == pytest.approx([0.6 * 36 / 49, 0.6 * 9 / 49, 0.4, 0.6 * 4 / 49])
 
 
 def test_proportionate_replay_is_the_share_of_levels_seen() -> None:
@@ -94,6 +104,19 @@ def test_scores_of_samples_worked_by_hand(kind: Any, expected: list[float]) -> N
     assert np.isnan(levels.scores.score[[0, 2]]).all()
 
 
+def test_score_of_an_episode_is_the_mean_over_all_its_steps_in_several_rollouts() -> None:
+    levels = Levels(config(), ALONE)
+    levels.on_samples(JOB, samples([1, 1, 1, 2], [1.0, 1.0, 7.0, 2.0], episode=[5, 5, 8, 5]))
+    assert levels.scores.score[[1, 2]].tolist() == [3.0, 2.0]
+    # episode 5 of level 1 continues: (1 + 1 + 4) / 3; episode 8 is over. A new one of level 2: its mean alone
+    levels.on_samples(JOB, samples([1, 2, 2], [4.0, 5.0, 7.0], episode=[5, 3, 3]))
+    assert levels.scores.score[[1, 2]].tolist() == [2.0, 6.0]
+    # with the whole of episode 5 and a new one: (1 + 1 + 4 + 2 + 12) / 5; level 2 was not played, so its episode was lost
+    levels.on_samples(JOB, samples([1, 1], [2.0, 12.0], episode=[5, 6]))
+    levels.on_samples(JOB, samples([2], [1.0], episode=[3]))
+    assert levels.scores.score[[1, 2]].tolist() == [4.0, 1.0]
+
+
 def test_ranks_score_levels_by_the_samples_of_all() -> None:
     def score_on(ranks: Ranks) -> list[float]:
         levels = Levels(config(), ranks)
@@ -115,7 +138,7 @@ def test_policy_without_advantages_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"env.levels.draw is 'plr', which scores levels by advantages, but policy 'ppo' has"
     ):
-        Levels(config(), ALONE).on_samples(JOB, {'info/level': torch.zeros(2)})
+        Levels(config(), ALONE).on_samples(JOB, {'info/level': torch.zeros(2), 'info/level_episode': torch.zeros(2)})
 
 
 @pytest.mark.parametrize(

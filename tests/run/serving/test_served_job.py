@@ -134,6 +134,7 @@ def test_server_that_is_started_again_continues_from_its_checkpoint_and_counts_n
     learned = first.rollouts[0] + second.all  # of the policy that is left
     assert len(learned) == len(set(learned)) == 64
     assert not set(first.rollouts[1]) & set(second.all)
+    client.patience = 0.0  # there is no server any more
     player.join()
     job.close()
 

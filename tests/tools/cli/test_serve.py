@@ -12,7 +12,11 @@ from zoo.tools.cli.command import main
 @pytest.mark.parametrize(
     'words, sentence',
     [
-        ((), 'write zoo serve CONFIG --train'),
+        ((), 'there is no run cartpole_ppo; to learn from clients by a config, write zoo serve CONFIG --train'),
+        (('env.id=x',), 'zoo serve RUN acts with a saved run'),
+        (('--seed', 'x'), '--seed x cannot be'),
+        (('--port', '70000'), '--port 70000'),
+        (('--train', '--best'), '--stochastic and --best say how a saved run acts'),
         (('--train', '--token-file', 'missing'), 'cannot be read (No such file or directory)'),
         (('--train', '--token-file', 'empty'), 'is empty; write a token of random letters into it'),
     ],

@@ -14,7 +14,7 @@ from zoo.core.registry import ENV_REGISTRY
 
 MOVES = (-1, 0), (0, 1), (1, 0), (0, -1)  # up, right, down, left
 VIEW = 2  # cells that the agent sees in each direction
-MOST_WALLS = 0.5  # share of cells; each level has a share between 0 and this
+OWN_CELL = 2 * VIEW * (VIEW + 1)  # index in the observation: the middle of the view
 MAX_LEVELS = 20_000  # that a process keeps
 
 
@@ -29,17 +29,21 @@ class Maze(NamedTuple):
 
 
 @lru_cache(MAX_LEVELS)
-def maze(level: int, size: int) -> Maze:
-    """The maze of a level: walls at random, a goal, and a start from which there is a way to it."""
+def maze(level: int, size: int, most_walls: float = 0.5, solvable: bool = True) -> Maze:
+    """The maze of a level: walls at random, a goal, and a start; if `solvable`, one from which there is a way to the goal."""
     generator = np.random.default_rng([level, size])
     n = size * size
     while True:
-        walls = generator.random((size, size)) < generator.uniform(0.0, MOST_WALLS)
+        walls = generator.random((size, size)) < generator.uniform(0.0, most_walls)
         free = np.flatnonzero(~walls)
+        if len(free) < 2:
+            continue
         goal = int(generator.choice(free))
         next_cell = _moves(walls)
         distance = _distances(next_cell, goal)
         starts = np.flatnonzero(distance > 0)
+        if not solvable:
+            starts = free[free != goal]
         if len(starts):
             break
     padded = np.pad(walls, VIEW, constant_values=True)
@@ -84,13 +88,23 @@ class MazeEnv(gymnasium.Env):
 
     The agent sees the walls up to two cells around it, and the direction to the goal. It moves up, right, down or left. The reward is
     1 - 0.9 * t / limit at the goal, where the episode ends, else 0; after `limit` steps it is cut off.
+    Of each level, a share of cells between 0 and `most_walls` are walls, and with `solvable: false` there may be no way to the goal.
     """
 
     metadata = {'render_modes': ['ansi']}  # noqa: RUF012
 
-    def __init__(self, size: int = 9, limit: int = 60, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 9,
+        limit: int = 60,
+        most_walls: float = 0.5,
+        solvable: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
         self.size = size
         self.limit = limit
+        self.most_walls = most_walls
+        self.solvable = solvable
         self.render_mode = render_mode
         n_feature = (2 * VIEW + 1) ** 2 + 2
         self.observation_space = Box(-1.0, 1.0, (n_feature,), np.float32)
@@ -98,12 +112,12 @@ class MazeEnv(gymnasium.Env):
         self._level = 0
         self._cell = 0
         self._n_step = 0
-        self._maze = maze(0, size)
+        self._maze = maze(0, size, most_walls, solvable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self._level = int(self.np_random.integers(1 << 31)) if seed is None else seed
-        self._maze = maze(self._level, self.size)
+        self._maze = maze(self._level, self.size, self.most_walls, self.solvable)
         self._cell = self._maze.start
         self._n_step = 0
         return self._maze.obs[self._cell], {}
@@ -117,8 +131,8 @@ class MazeEnv(gymnasium.Env):
 
     def render(self) -> str:
         """The maze as text: # walls, G the goal, A the agent."""
-        walls = (self._maze.next_cell[:, :] == np.arange(self.size**2)[:, None]).all(1) | (self._maze.distance < 0)
-        text = np.where(walls, '#', '.')
+        is_wall = self._maze.obs[:, OWN_CELL] > 0
+        text = np.where(is_wall, '#', '.')
         text[self._maze.goal] = 'G'
         text[self._cell] = 'A'
         return '\n'.join(''.join(row) for row in text.reshape(self.size, self.size))

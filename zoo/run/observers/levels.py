@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, weight_scale
-from zoo.env.levels import IS_NEW, LEVEL, LevelsConfig, LevelTable
+from zoo.env.levels import EPISODE, IS_NEW, LEVEL, MAX_EPISODE, LevelsConfig, LevelTable
 from zoo.run.observers.base import Observer, RunView
 
 SCORES = {'positive_value_loss': lambda adv: adv.clamp(min=0), 'gae': torch.abs}
@@ -22,7 +22,7 @@ class LevelScores:
 
     P(level) = replay * P_replay(level) + (1 - replay) * uniform(new levels)
     P_replay = (1 - staleness) * P_score + staleness * P_stale, over the levels seen so far
-    P_score ~ rank(score) ** (-1 / temperature);   P_stale ~ rollouts since the level was last played
+    P_score ~ rank(score) ** (-1 / temperature), or score ** (1 / temperature);   P_stale ~ rollouts since the level was last played
     Source: Jiang et al. 2021, arXiv:2010.03934; robust form: Jiang et al. 2021, arXiv:2110.02439.
 
     Attributes: score: [n_level], nan: not seen; played_at: [n_level], rollout in which it was last played; n_rollout: so far.
@@ -59,9 +59,11 @@ class LevelScores:
 
     def _of_replay(self, score: np.ndarray, age: np.ndarray) -> np.ndarray:
         order = np.argsort(-score, kind='stable')
-        rank = np.empty(len(score))
-        rank[order] = np.arange(1, len(score) + 1)
-        by_score = rank ** (-1 / self._cfg.temperature)
+        weight = np.empty(len(score))
+        weight[order] = 1 / np.arange(1, len(score) + 1)
+        if self._cfg.priority == 'score' and score.any():
+            weight = score / score.max()
+        by_score = weight ** (1 / self._cfg.temperature)
         by_score /= by_score.sum()
         if not age.any():
             return by_score
@@ -87,12 +89,17 @@ class LevelScores:
 
 
 class Levels(Observer):
-    """Gives training envs the probabilities of levels before each rollout, and scores levels by the advantages of samples."""
+    """Gives training envs the probabilities of levels before each rollout, and scores levels by the advantages of samples.
+
+    The score of a level is a mean over all steps of the episodes that the last rollout with that level has a part of: the parts
+    of these episodes in rollouts before count too.
+    """
 
     def __init__(self, cfg: LevelsConfig, ranks: Ranks) -> None:
         self._cfg = cfg
         self._ranks = ranks
         self._is_sent = False
+        self._open: dict[int, tuple[float, int]] = {}  # by episode of the last rollout: sum of its scores so far, steps
         self.scores = LevelScores(cfg)
 
     def before_rollout(self, job: RunView) -> None:
@@ -104,6 +111,7 @@ class Levels(Observer):
         if self._cfg.draw == 'uniform':
             return
         level = samples[f'info/{LEVEL}'].flatten()
+        episode = samples[f'info/{EPISODE}'].flatten()
         if 'adv' not in samples:
             raise UserError(
                 f"env.levels.draw is 'plr', which scores levels by advantages, but policy {job.cfg.policy.type!r} has none; use "
@@ -113,7 +121,8 @@ class Levels(Observer):
         if 'weight' in samples:
             counts &= samples['weight'].flatten() > 0
         score = SCORES[self._cfg.score](samples['adv'].flatten())
-        self.scores.add(self._sums(level[counts], score[counts]))
+        key = level[counts].to(torch.int64) * MAX_EPISODE + episode[counts].to(torch.int64)
+        self.scores.add(self._by_level(key, score[counts]))
         if not self._cfg.train_on_new:
             self._drop_new(samples)
 
@@ -127,16 +136,24 @@ class Levels(Observer):
             found['env/levels/score_mean'] = float(seen.mean())
         return found
 
-    def _sums(self, level: Tensor, score: Tensor) -> dict[int, tuple[float, int]]:
-        """Sums of scores and numbers of steps by level, over the samples of all ranks."""
-        levels, index = torch.unique(level.to(torch.int64), return_inverse=True)
-        totals = torch.zeros(len(levels), dtype=torch.float64, device=score.device).index_add_(0, index, score.double())
-        counts = torch.bincount(index, minlength=len(levels))
+    def _by_level(self, key: Tensor, score: Tensor) -> dict[int, tuple[float, int]]:
+        """Sums of scores and numbers of steps by level, over the samples of all ranks; key: [N], of the episode of each step."""
+        episodes, index = torch.unique(key, return_inverse=True)
+        totals = torch.zeros(len(episodes), dtype=torch.float64, device=score.device).index_add_(
+            0, index, score.double()
+        )
+        counts = torch.bincount(index, minlength=len(episodes))
+        before = self._open
+        self._open = {}
+        for episode, total, n in zip(episodes.tolist(), totals.tolist(), counts.tolist(), strict=True):
+            total_before, n_before = before.get(episode, (0.0, 0))
+            self._open[episode] = (total_before + total, n_before + n)
         found: dict[int, tuple[float, int]] = {}
-        for part in self._ranks.gather((levels.tolist(), totals.tolist(), counts.tolist())):
-            for key, total, n in zip(*part, strict=True):
-                total_before, n_before = found.get(key, (0.0, 0))
-                found[key] = (total_before + total, n_before + n)
+        for part in self._ranks.gather(self._open):
+            for episode, (total, n) in part.items():
+                level = episode // MAX_EPISODE
+                total_before, n_before = found.get(level, (0.0, 0))
+                found[level] = (total_before + total, n_before + n)
         return found
 
     def _drop_new(self, samples: dict[str, Any]) -> None:

@@ -1,22 +1,24 @@
-"""HTTP server of a served run: JSON messages of clients, with a token, for an `EpisodeLedger`."""
+"""HTTP server of a served run or policy: JSON messages of clients, with a token, for a ledger of episodes."""
 
 from __future__ import annotations
 
 import base64
+import errno
 import hmac
 import json
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from zoo.core.data import Obs
 from zoo.core.errors import UserError
-from zoo.run.serving.ledger import EpisodeLedger, PolicyFailedError, ServerClosedError, UnknownEpisodeError
+from zoo.run.serving.ledger import PolicyFailedError, ServerClosedError, UnknownEpisodeError
 
 logger = logging.getLogger(__name__)
 MAX_BODY = 1 << 26  # bytes of a message
@@ -24,6 +26,9 @@ MAX_DIGITS = 15  # of the length of a message
 PIECE = 1 << 16  # bytes that are read at once of a message that is not taken
 KINDS = 'biuf'  # of the dtypes that a message may have: numbers and bools
 ARRAY = {'array', 'dtype', 'shape'}  # of an array of a message
+IDLE_S = 600.0  # seconds after which a connection without a message is closed; a client opens it again
+POLL_S = 0.1  # seconds until the server sees that it is closed
+MAX_CONNECTION = 1_000  # open at the same time, each with a thread of its own
 MAX_REWARD = float(np.finfo(np.float32).max)  # a larger one would be learned from as infinite
 
 
@@ -68,10 +73,27 @@ def plain_action(action: Any) -> Any:
     return np.asarray(action).tolist()
 
 
+class ServedSteps(Protocol):
+    """Takes the messages of episodes, in threads of the server; `EpisodeLedger` is one, its methods say more."""
+
+    def start(self, name: str, trains: bool = True, continues: bool = False) -> dict[str, Any]:
+        """Begins an episode."""
+
+    def action(self, name: str, number: int, obs: Obs, reward: float) -> dict[str, Any]:
+        """Acts on an observation."""
+
+    def log_action(self, name: str, number: int, obs: Obs, reward: float) -> dict[str, Any]:
+        """The client acts by itself."""
+
+    def end(self, name: str, number: int, obs: Obs, reward: float, truncated: bool) -> dict[str, Any]:
+        """Ends an episode."""
+
+
 class MessageHandler(BaseHTTPRequestHandler):
     """Answers the messages of one connection. `server` is a `StepServer`."""
 
     protocol_version = 'HTTP/1.1'  # a connection stays open
+    timeout = IDLE_S
     disable_nagle_algorithm = True  # else a small answer may wait for 40 ms
     server: StepServer
 
@@ -150,18 +172,22 @@ class MessageHandler(BaseHTTPRequestHandler):
 class StepServer(ThreadingHTTPServer):
     """Serves the calls of clients for a ledger, in threads of their own.
 
+    A connection beyond `max_connection` is closed at once: its client tries again.
+
     Args: address: (host, port), port 0: a free one; token: what requests must have; ledger: gets the steps; read: makes an
       observation [1, *O] of the policy from a decoded one; state: facts of the run for /v1/state.
     """
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128  # connections that wait to be accepted: clients begin together
+    max_connection = MAX_CONNECTION
 
     def __init__(
         self,
         address: tuple[str, int],
         token: str,
-        ledger: EpisodeLedger,
+        ledger: ServedSteps,
         read: Callable[[Any], Obs],
         state: Callable[[], dict[str, Any]],
     ) -> None:
@@ -170,7 +196,8 @@ class StepServer(ThreadingHTTPServer):
         self.state = state
         self._ledger = ledger
         self._read = read
-        self._thread = threading.Thread(target=self.serve_forever, name='zoo serve', daemon=True)
+        self._places = threading.Semaphore(self.max_connection)
+        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_S,), name='zoo serve', daemon=True)
 
     @property
     def url(self) -> str:
@@ -182,11 +209,28 @@ class StepServer(ThreadingHTTPServer):
         """Begins to answer."""
         self._thread.start()
 
+    def wait(self) -> None:
+        """Waits until `close` is called, elsewhere."""
+        self._thread.join()
+
     def close(self) -> None:
         """Stops answering."""
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        logger.warning('%d connections are open, so that of %s is closed', self.max_connection, client_address)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle of a message is none of ours; anything else is a mistake."""
@@ -223,3 +267,26 @@ class StepServer(ThreadingHTTPServer):
         raise UserError(
             f'there is no call {path!r}; the calls are /v1/start_episode, get_action, log_action and end_episode'
         )
+
+
+def open_server(
+    address: tuple[str, int],
+    token: str,
+    ledger: ServedSteps,
+    read: Callable[[Any], Obs],
+    state: Callable[[], dict[str, Any]],
+    port_key: str,
+) -> StepServer:
+    """A server that listens. Args: as StepServer; port_key: what sets the port, for messages. Raises: UserError if it cannot."""
+    host, port = address
+    try:
+        return StepServer(address, token, ledger, read, state)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise UserError(
+                f'--host is {host!r} but this machine has no such address ({error.strerror}); use 127.0.0.1, or 0.0.0.0 for '
+                'all networks'
+            ) from error
+        raise UserError(
+            f'port {port} of {host} cannot be served ({error.strerror}); set {port_key} to another one, or to 0 for a free one'
+        ) from error

@@ -36,6 +36,12 @@ class PolicyFailedError(Exception):
     """The policy raised where it should act; its episode is forgotten."""
 
 
+def check_episode_name(name: object) -> None:
+    """Raises UserError unless it may be the id of an episode."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise UserError(f'episode_id must be a text of 1 to {LONGEST_NAME} characters')
+
+
 class ServedAction(NamedTuple):
     """An action for a client. output: of the policy, [1, ...] each; answer: the action in a form that JSON has."""
 
@@ -136,8 +142,7 @@ class EpisodeLedger:
 
         Args: name: chosen by the client, unique; trains: the policy learns from it; continues: it has begun before.
         """
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            raise UserError(f'episode_id must be a text of 1 to {LONGEST_NAME} characters')
+        check_episode_name(name)
         with self._changed:
             if name in self._ended:
                 raise UserError(f'episode {name!r} has ended; begin another one')

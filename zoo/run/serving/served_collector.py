@@ -25,6 +25,17 @@ from zoo.worker.collector import Collector, EnvGroup
 from zoo.worker.infos import Episodes, InfoKeys
 
 
+def read_one(policy: Policy, raw: Any) -> Obs:
+    """A raw observation of a message as one of the policy, [1, *O]. Raises: UserError if it is not in the observation space."""
+    space = policy.obs_space
+    if isinstance(space, Dict) and space.is_tuple and isinstance(raw, np.ndarray):
+        raw = tuple(raw)
+    obs, is_single = read_obs(policy, raw)
+    if not is_single:
+        raise UserError('observation is a batch; send that of one env')
+    return obs
+
+
 class ServedCollector(Collector):
     """Makes rollouts of the steps that clients take. Each has N = n_step * n_env of them, however many clients there are.
 
@@ -55,13 +66,7 @@ class ServedCollector(Collector):
 
     def read(self, raw: Any) -> Obs:
         """A raw observation as one of the policy, [1, *O]. Raises: UserError if it is not in the observation space."""
-        space = self._policy.obs_space
-        if isinstance(space, Dict) and space.is_tuple and isinstance(raw, np.ndarray):
-            raw = tuple(raw)
-        obs, is_single = read_obs(self._policy, raw)
-        if not is_single:
-            raise UserError('observation is a batch; send that of one env')
-        return obs
+        return read_one(self._policy, raw)
 
     def collect(self) -> Rollout:
         """Waits until the clients have taken N steps."""

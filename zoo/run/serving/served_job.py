@@ -20,7 +20,7 @@ from zoo.policy.modes import CollectMode
 from zoo.run.job import SerialJob
 from zoo.run.learner import Learner
 from zoo.run.roster import OneColumnRoster, Roster, refuse_agents
-from zoo.run.serving.http_server import StepServer
+from zoo.run.serving.http_server import StepServer, open_server
 from zoo.run.serving.served_collector import ServedCollector
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluation
@@ -129,20 +129,9 @@ class ServedJob(SerialJob):
 
     def _serve(self) -> StepServer:
         host = os.environ.get(HOST, '127.0.0.1')
-        token = os.environ.get(TOKEN, '')
-        source = f'the environment variable {TOKEN}'
-        if not token:
-            token, path = token_in(self.run_dir)
-            source = str(path)
-        try:
-            server = StepServer(
-                (host, self.options.port), token, self.collector.ledger, self.collector.read, self._facts
-            )
-        except OSError as error:
-            raise UserError(
-                f'port {self.options.port} of {host} cannot be served ({error.strerror}); set pipeline.port to another one, or '
-                'to 0 for a free one'
-            ) from error
+        token, source = token_for(self.run_dir)
+        address = host, self.options.port
+        server = open_server(address, token, self.collector.ledger, self.collector.read, self._facts, 'pipeline.port')
         server.start()
         logger.info('clients reach the run at %s; the token is in %s', server.url, source)
         if self.env_step:
@@ -160,6 +149,20 @@ class ServedJob(SerialJob):
             'obs_space': str(self.policy.obs_space),
             'action_space': str(self.policy.action_space),
         }
+
+
+def token_for(run_dir: Path) -> tuple[str, str]:
+    """The token of the environment, else that of a run folder; and where it is, in words."""
+    token = os.environ.get(TOKEN, '')
+    if token:
+        return token, f'the environment variable {TOKEN}'
+    try:
+        token, path = token_in(run_dir)
+    except OSError as error:
+        raise UserError(
+            f'no token can be written into {run_dir} ({error.strerror}); give one by --token-file or {TOKEN}'
+        ) from error
+    return token, str(path)
 
 
 def token_in(run_dir: Path) -> tuple[str, Path]:

@@ -34,7 +34,9 @@ DATA = ('common', 'json')
 TEXT = ('common',)
 COMMANDS = {
     'train': Command('train a policy from a config or on an env, or continue a run', RUN, 'train'),
-    'serve': Command('train from clients that drive the loop: a game or a plant asks for actions', RUN, 'serve'),
+    'serve': Command(
+        'act for clients that drive the loop, such as a game or a plant, and learn from them', RUN, 'serve'
+    ),
     'eval': Command('evaluate a checkpoint on its env, or on another one', RUN, 'episodes'),
     'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
