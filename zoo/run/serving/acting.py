@@ -17,11 +17,12 @@ from zoo.core.data import Obs
 from zoo.core.errors import UserError
 from zoo.policy.base import Policy
 from zoo.policy.inference import Session
-from zoo.run.serving.http_server import ServedSteps, open_server, plain_action
+from zoo.run.serving.http_server import ServedSteps, StepServer, open_server, plain_action
 from zoo.run.serving.ledger import N_ENDED, UnknownEpisodeError, check_episode_name
 from zoo.run.serving.served_collector import read_one
 
 logger = logging.getLogger(__name__)
+SILENCE_S = 600.0
 
 
 @dataclass
@@ -41,7 +42,7 @@ class SavedPolicyActs(ServedSteps):
       an episode without a message is forgotten. Calls are answered one after the other.
     """
 
-    def __init__(self, policy: Policy, deterministic: bool, seed: int = 0, silence_s: float = 600.0) -> None:
+    def __init__(self, policy: Policy, deterministic: bool, seed: int = 0, silence_s: float = SILENCE_S) -> None:
         self._policy = policy
         self._deterministic = deterministic
         self._generator = torch.Generator(device=policy.device).manual_seed(seed)
@@ -126,9 +127,16 @@ class SavedPolicyActs(ServedSteps):
                 del self._episodes[name]
 
 
-def serve_policy(policy: Policy, address: tuple[str, int], token: str, **options: Any) -> Any:
-    """Begins to serve a policy; returns the server, whose `close` ends it. Args: options: of SavedPolicyActs. Raises: UserError."""
-    steps = SavedPolicyActs(policy, **options)
+def serve_policy(
+    policy: Policy,
+    address: tuple[str, int],
+    token: str,
+    deterministic: bool,
+    seed: int = 0,
+    silence_s: float = SILENCE_S,
+) -> StepServer:
+    """Begins to serve a policy; returns the server, whose `close` ends it. Args: as SavedPolicyActs. Raises: UserError."""
+    steps = SavedPolicyActs(policy, deterministic, seed, silence_s)
     server = open_server(address, token, steps, lambda raw: read_one(policy, raw), steps.state, '--port')
     server.start()
     return server

@@ -21,6 +21,7 @@ from zoo.core.errors import UserError
 from zoo.run.serving.ledger import PolicyFailedError, ServerClosedError, UnknownEpisodeError
 
 logger = logging.getLogger(__name__)
+Request = socket.socket | tuple[bytes, socket.socket]
 MAX_BODY = 1 << 26  # bytes of a message
 MAX_DIGITS = 15  # of the length of a message
 PIECE = 1 << 16  # bytes that are read at once of a message that is not taken
@@ -219,14 +220,14 @@ class StepServer(ThreadingHTTPServer):
             self.shutdown()
         self.server_close()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Request, client_address: object) -> None:
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
             return
         logger.warning('%d connections are open, so that of %s is closed', self.max_connection, client_address)
         self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: Request, client_address: object) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
