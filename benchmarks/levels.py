@@ -33,7 +33,14 @@ DRAWS: dict[str, dict[str, Any]] = {
     'plr by rank': {'draw': 'plr'},
     'robust plr': {'draw': 'plr', 'train_on_new': False, 'replay': 0.5},
 }
-NOTE = """NOTE
+NOTE = """In the task mixed, 52% of the levels have no way to the goal and cost 100 steps each, 7% are one to three moves long. plr plays
+fewer of the former: the return in training is 0.7 at the end, with uniform 0.3. In the task alike, every level can be solved, and in
+82% the shortest way has no detour: a policy that walks to the goal is right nearly everywhere, and plr has nothing to leave out.
+
+plr has `score: positive_value_loss`, `priority: score` and `staleness: 0.1`, chosen among six settings by the seeds 10 and 11;
+plr by rank has the defaults. Both were run on seeds 0 to 4 after that. robust plr learns from no new level, and its env steps count
+like those of the others: in the paper it has as many updates, so more env steps. The rows of alike but that of plr were run
+when the score of a level was that of the last part of its episode.
 """
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -71,9 +72,19 @@ def engine(session: str) -> Iterator[RayEngine]:
     assert not left(pids, 0.0)
 
 
-def train(tmp_path: Path, name: str, *overrides: str) -> Any:
+def train(tmp_path: Path, name: str, *overrides: str, **more: Any) -> Any:
     always = ['policy.learn.compile=off', 'seed=3', f'logger.root={tmp_path}', 'policy.eval.n_episode=1']
-    return serial_pipeline(name, overrides=[*SMALL_RUN, *always, *overrides])
+    return serial_pipeline(name, overrides=[*SMALL_RUN, *always, *overrides], **more)
+
+
+class LogsItsGroup:
+    """Logs 1 in the runner of the first group, 3 in that of the second one."""
+
+    def on_runner_rollout(self, runner: Any, columns: dict[str, Any]) -> None:
+        number = 2 * runner.group + 1
+        runner.log('sum', number, reduce='sum')
+        runner.log('mean', number)
+        runner.log('life', number, reduce='sum', lifetime=True)
 
 
 class TestRayEngine(OutsideContract):
@@ -182,3 +193,15 @@ def test_policies_of_several_agents_end_with_the_bits_of_runners_in_processes(se
     for name, policy in on_ray.policies.items():
         other = in_processes.policies[name].state_dict()['model']
         assert all(torch.equal(x, other[key]) for key, x in policy.state_dict()['model'].items())
+
+
+def test_numbers_that_runners_log_are_reduced_together(session: str, tmp_path: Path) -> None:
+    on_ray = 'cluster.engine=ray', 'cluster.runner_num=2', 'cluster.runner_cpu=0', session
+    result = train(tmp_path, 'cartpole_ppo', *on_ray, 'logger.freq=1', callbacks=[LogsItsGroup()])
+    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    found = [(line['own/sum'], line['own/mean'], line['own/life']) for line in lines if 'own/sum' in line]
+    assert found == [
+        (4.0, 2.0, 4.0),
+        (4.0, 2.0, 8.0),
+        (4.0, 2.0, 12.0),
+    ]  # runners log 1 and 3, in each of three rollouts
