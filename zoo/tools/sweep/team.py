@@ -255,6 +255,7 @@ def _run(
 
             for name in imports:
                 import_module_or_file(name)
+            gc.freeze()  # what is here stays: the collection after each task looks at the objects of the task alone
             _do_tasks(work, task, received, pipe)
         exit_code = 0
     except (UserError, RunError) as error:
