@@ -52,7 +52,17 @@ def main() -> None:
         members = json.loads(lineage[-1])['members']
         env_step = sum(member['env_step'] for member in members)
         best = max(member['fitness'] for member in members if member['fitness'] is not None)
-    print(json.dumps({'library': 'zoo', 'env_step': env_step, 'wall_s': wall_s, 'best': best, 'env_step_per_s': env_step / wall_s}))
+    print(
+        json.dumps(
+            {
+                'library': 'zoo',
+                'env_step': env_step,
+                'wall_s': wall_s,
+                'best': best,
+                'env_step_per_s': env_step / wall_s,
+            }
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -50,8 +50,11 @@ def trained_state(run_dir: Path) -> State:
     return state
 
 
+GRAPH = pytest.param(dict(name='ppo', learn=dict(executor='graph')), marks=pytest.mark.soak, id='ppo graph')  # compiles
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('options', RUNS.values(), ids=list(RUNS))
+@pytest.mark.parametrize('options', [*(pytest.param(options, id=name) for name, options in RUNS.items()), GRAPH])
 def test_fork_without_a_change_trains_as_its_parent_would(options: dict[str, Any], tmp_path: Path) -> None:
     parent = serial_pipeline(config_of(tmp_path, **options)).run_dir
     fork(parent, tmp_path / 'child')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,6 +86,27 @@ class KillInStage(Killer):
     def on_update(self, job: Any, metrics: Any) -> None:
         if job.env_step > 300 and json.loads(job.run_dir.joinpath('result.json').read_text())['state'] == 'running':
             self._kill(os.getpid())
+
+
+class FillDisk:
+    """Fills the disk of a population that is small, when a generation is over or a child was forked; `event` says which."""
+
+    event: ClassVar[str] = ''
+
+    def on_generation(self, population: Population, generation: int) -> None:
+        if self.event == 'on_generation':
+            fill(population.folder)
+
+    def on_fork(self, parent: Path, child: Path) -> None:
+        if self.event == 'on_fork':
+            fill(child.parents[1])
+
+
+def fill(folder: Path) -> None:
+    """Writes a file `filler` until the disk has no room, not even for the rest of a page."""
+    with (folder / 'filler').open('ab', buffering=0) as file, suppress(OSError):
+        while file.write(b'0' * 512):
+            pass
 
 
 class Odd(gymnasium.Wrapper):

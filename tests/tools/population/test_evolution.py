@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from pytest import MonkeyPatch
 
 from tests.forked import run_python
 from tests.policy_envs import differing, rows
-from tests.tools.population.small import LR, MARK, SPACES, final_states, small, written
+from tests.tools.population.small import LR, MARK, SPACES, FillDisk, final_states, small, written
 from zoo.config.section import ConfigError, value_at
 from zoo.config.yaml_io import config_of_yaml
 from zoo.core.errors import RunError, UserError
@@ -222,6 +225,50 @@ def test_population_of_which_all_members_fail_says_why_and_continues_once_it_is_
         evolve(odd(tmp_path), [LR_SPACE, 'env.kwargs.fault=raises'], pop=4, every=64, generations=1)
     lineage = Population.open(tmp_path / 'small_population').lineage
     assert len(lineage.lives) == 4 and lineage.generations == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a megabyte in memory; only root may mount one."""
+    folder = tmp_path / 'disk'
+    folder.mkdir()
+    mount = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'zoo_test', str(folder)]
+    if shutil.which('mount') is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip('this user mounts no file system')
+    yield folder
+    subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ('event', 'sentence'),
+    [
+        (
+            'on_generation',
+            r'm0\d_g01 cannot be written \(No space left on device\); make that possible, or name another',
+        ),
+        (
+            'on_fork',
+            r'small_population cannot be written \(No space .*, or name .*; the same command continues this one',
+        ),
+    ],
+    ids=['before a selection', 'in a selection'],
+)
+def test_population_on_a_full_disk_says_so_and_ends_equal_with_room(
+    event: str, sentence: str, small_disk: Path, tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    options: dict[str, Any] = dict(pop=4, every=64, generations=3, callbacks=[f'{SMALL}:FillDisk'])
+    undisturbed = evolve(small(tmp_path), [LR_SPACE], **options)
+    monkeypatch.setattr(FillDisk, 'event', event)
+    with pytest.raises((UserError, RunError), match=sentence):
+        evolve(small(small_disk), [LR_SPACE], **options)
+    folder = small_disk / undisturbed.folder.name
+    (folder / 'filler').unlink()
+    monkeypatch.setattr(FillDisk, 'event', '')
+    mended = evolve(small(small_disk), [LR_SPACE], **options)
+    events = [(each.folder / NAME).read_text().splitlines()[1:] for each in (mended, undisturbed)]
+    assert events[0] == events[1]
+    assert differing(final_states(mended), final_states(undisturbed)) == []
 
 
 # --- words that no population takes ---

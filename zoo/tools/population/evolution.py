@@ -42,7 +42,7 @@ from zoo.tools.sweep.team import Team, say_if_too_many
 EVENTS = ('on_generation', 'on_mutation', 'on_fork', 'on_end')
 """Methods of a hook: `on_generation(population, generation)`, `on_mutation(member, mutation)`, which may return another mutation
 or None for none, `on_fork(parent, child)` with two run folders, and `on_end(population)`."""
-REMEDY = 'make that possible; the same command continues'
+REMEDY = 'name another folder (--name); the same command continues this one'
 logger = logging.getLogger(__name__)
 
 

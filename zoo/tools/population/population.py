@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.config.section import short_keys
-from zoo.tools.results.lineage import MEMBERS, Lineage, StageResult
-from zoo.tools.results.read import read_run
+from zoo.tools.results.lineage import MEMBERS, Birth, Lineage, StageResult
+from zoo.tools.results.read import Run, read_run
 
 
 class PopulationMember(NamedTuple):
@@ -109,22 +109,42 @@ def env_step_words(population: Population) -> str:
     trained = sum(_last_step(lineage, life) - birth.env_step for life, birth in lineage.lives.items())
     evaluated = 0.0
     wall_s = 0.0
+    n_lost = 0
     for life, birth in lineage.lives.items():
-        run = read_run(population.folder / MEMBERS / life)
-        own = run.columns['env_step'] > birth.env_step
-        if 'eval/episode_len_mean' in run.columns:
-            n_episode = int(run.config['policy']['eval']['n_episode'])
-            lengths = run.columns['eval/episode_len_mean'][own]
-            evaluated += n_episode * float(lengths[lengths == lengths].sum())
-        before = run.columns['wall_s'][~own]
-        start = 0.0
-        if birth.parent is not None and len(before):
-            start = float(before[-1])
-        wall_s += max(run.wall_s - start, 0.0)
-    return (
+        folder = population.folder / MEMBERS / life
+        if not (
+            folder / 'config.yaml'
+        ).exists():  # it failed before it began, as on a full disk, or somebody removed it
+            n_lost += 1
+            continue
+        run = read_run(folder)
+        evaluated += _evaluated_steps(run, birth)
+        wall_s += _own_seconds(run, birth)
+    words = (
         f'{trained:,} env steps of training of {len(lineage.lives)} runs in all, {evaluated:,.0f} of evaluation, '
         f'{wall_s:.1f} s of runs'
     )
+    if n_lost:
+        words += f'; runs without a folder, which the last two numbers leave out: {n_lost}'
+    return words
+
+
+def _evaluated_steps(run: Run, birth: Birth) -> float:
+    """Env steps of the evaluations of a life, without those of its parent, which its log has too."""
+    if 'eval/episode_len_mean' not in run.columns:
+        return 0.0
+    lengths = run.columns['eval/episode_len_mean'][run.columns['env_step'] > birth.env_step]
+    n_episode = int(run.config['policy']['eval']['n_episode'])
+    return n_episode * float(lengths[lengths == lengths].sum())
+
+
+def _own_seconds(run: Run, birth: Birth) -> float:
+    """Seconds of a life, without those of its parent."""
+    before = run.columns['wall_s'][run.columns['env_step'] <= birth.env_step]
+    start = 0.0
+    if birth.parent is not None and len(before):
+        start = float(before[-1])
+    return max(run.wall_s - start, 0.0)
 
 
 def _last_step(lineage: Lineage, life: str) -> int:
