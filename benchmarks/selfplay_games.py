@@ -90,17 +90,22 @@ def wins(board: np.ndarray, player: int) -> list[int]:
     return found
 
 
-def ahead(obs: dict[str, Any], rng: np.random.Generator) -> int:
-    """Connect four one move ahead: a win; else where the other player would win; else a move that gives no win away."""
+def moves_ahead(obs: dict[str, Any]) -> list[int]:
+    """Connect four one move ahead: wins; else where the other player would win; else moves that give no win away, if there are any."""
     planes = np.asarray(obs['observation']).astype(np.int8)
     board = planes[..., 0] - planes[..., 1]  # 1 for the player on move, -1 for the other
     moves = np.flatnonzero(obs['action_mask']).tolist()
     for player in (1, -1):
         winning = wins(board, player)
         if winning:
-            return int(rng.choice(winning))
+            return winning
     safe = [move for move in moves if not wins(dropped(board, move, 1)[0], -1)]
-    return int(rng.choice(safe or moves))
+    return safe or moves
+
+
+def ahead(obs: dict[str, Any], rng: np.random.Generator) -> int:
+    """One of the moves of a player of connect four that looks one move ahead."""
+    return int(rng.choice(moves_ahead(obs)))
 
 
 def random_play(obs: dict[str, Any], rng: np.random.Generator) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.agents.config import RANDOM
+from zoo.agents.self_play import AHEAD, RANDOM
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code
 from zoo.core.action_map import action_width
@@ -23,10 +23,11 @@ from zoo.policy.modes import CollectMode, EvalMode
 FUNCTION = 'function'
 SAVED = 'saved'
 PAST = 'past'
-KINDS = (RANDOM, FUNCTION, SAVED, PAST)
+KINDS = (RANDOM, AHEAD, FUNCTION, SAVED, PAST)
 """Types of policies of the section agents that have nothing to learn."""
 KEYS = {
     RANDOM: ('type',),
+    AHEAD: ('type',),
     FUNCTION: ('type', 'act'),
     SAVED: ('type', 'path', 'policy', 'deterministic'),
     PAST: ('type',),

@@ -8,15 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from zoo.agents.self_play import SelfPlayConfig
+from zoo.agents.self_play import BUILT_IN, SelfPlayConfig
 from zoo.config.section import Section
 from zoo.config.user_code import with_absolute_names
 
 NAME = re.compile(r'(?!rank_)[a-zA-Z][a-zA-Z0-9_-]{0,63}')
 SHARED = 'shared'
 """Name of the policy of all agents where the config names none."""
-RANDOM = 'random'
-"""The policy that draws each allowed action with the same probability; agents may be mapped to it without naming it."""
 Mapped = dict[str, str] | str | Callable[..., Any] | None
 
 
@@ -26,7 +24,7 @@ class AgentsConfig(Section):
     policies: dict[str, Any] = Field(
         {},
         description='policies by name: what differs from the section policy, {type: dqn, learn: {batch_size: 128}}, and '
-        "`buffer`; 'random'; {type: function, act: 'module:function'} of (obs, mask), which returns actions of the env; "
+        "`buffer`; 'random'; 'one_move_ahead'; {type: function, act: 'module:function'} of (obs, mask), which returns actions of the env; "
         '{type: saved, path: a run folder, policy: its name in a run of several}, which draws its actions, also in greedy '
         'evaluations, unless `deterministic: true` is added; {}: one policy for all agents',
     )
@@ -73,17 +71,18 @@ class AgentsConfig(Section):
 
     @model_validator(mode='before')
     @classmethod
-    def name_random(cls, given: Any) -> Any:
-        """Adds the policy 'random' to those of a section that maps agents to it."""
+    def name_built_in(cls, given: Any) -> Any:
+        """Adds the policies that need no description to those of a section that maps agents to them."""
         mapping = None
         if isinstance(given, Mapping):
             mapping = given.get('mapping')
-        policies = None
-        if isinstance(mapping, Mapping) and RANDOM in mapping.values():
-            policies = given.get('policies') or {SHARED: {}}
-        if not isinstance(policies, Mapping) or RANDOM in policies:
+        if not isinstance(mapping, Mapping):
             return given
-        return {**given, 'policies': {**policies, RANDOM: RANDOM}}
+        named = {name: name for name in BUILT_IN if name in mapping.values()}
+        policies = given.get('policies') or {SHARED: {}}
+        if not named or not isinstance(policies, Mapping):
+            return given
+        return {**given, 'policies': {**policies, **{name: x for name, x in named.items() if name not in policies}}}
 
     @field_validator('policies')
     @classmethod

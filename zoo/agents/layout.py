@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.agents.actors import kind_of, refuse_no_code
-from zoo.agents.config import RANDOM, SHARED, AgentsConfig
+from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.game import AgentGame, Turn
+from zoo.agents.self_play import BUILT_IN
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
 from zoo.core.errors import closest, did_you_mean, listed, place_of, show_error
@@ -298,7 +299,7 @@ def check_patterns(patterns: Mapping[str, str], policies: Sequence[str], agents:
     """Raises: ConfigError for a pattern that fits no agent, or a policy that there is not."""
     for pattern, policy in patterns.items():
         if policy not in policies:
-            known = list(dict.fromkeys([*policies, RANDOM]))
+            known = list(dict.fromkeys([*policies, *BUILT_IN]))
             raise ConfigError(
                 f'agents.mapping gives {pattern!r} the policy {policy!r}, which agents.policies lacks; '
                 f'{did_you_mean(str(policy), known, end=" ")}the policies are {listed(known)}: name one of them, or describe '

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from zoo.agents.actors import function_mode, random_mode
+from zoo.agents.board_player import ahead_mode
 from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator
 from zoo.agents.games import find_game
 from zoo.agents.layout import AGENT, OBS, STATE, Group, Layout, is_vector
 from zoo.agents.scores import CONFIDENCE, GameScore, interval_over_seats
+from zoo.agents.self_play import AHEAD, RANDOM
 from zoo.agents.stage import look_at_agents
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
@@ -38,8 +40,8 @@ SECOND = 'second'
 class Contestant:
     """A player of matches.
 
-    policy: acts for all its agents; act: a function of (observations, mask), for a player without a policy; neither: random
-    choices; state, pad: of the section agents with which the policy was trained.
+    policy: acts for all its agents; act: a function of (observations, mask), for a player without a policy; built_in: the player
+    without either, of BUILT_IN; state, pad: of the section agents with which the policy was trained.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Contestant:
     act: Callable[..., Any] | None = None
     state: str = 'off'
     pad: bool = False
+    built_in: str = RANDOM
 
     @property
     def reads_state(self) -> bool:
@@ -264,6 +267,8 @@ def mode_of(contestant: Contestant, layout: Layout, action_mode: str) -> EvalMod
     group = layout.groups[0]
     policy = contestant.policy
     if policy is None:
+        if contestant.act is None and contestant.built_in == AHEAD:
+            return ahead_mode(group.obs_space)
         if contestant.act is None:
             return random_mode(group.action_space, action_mode)
         return function_mode(contestant.act, f'the player {contestant.name}', group.action_space, action_mode)

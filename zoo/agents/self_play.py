@@ -27,6 +27,12 @@ from zoo.policy.modes import EvalMode
 
 MAIN = 'main'
 """The policy that plays against itself."""
+RANDOM = 'random'
+"""The policy that draws each allowed action with the same probability."""
+AHEAD = 'one_move_ahead'
+"""The player of tic-tac-toe and connect four that looks one move ahead, see zoo.agents.board_player."""
+BUILT_IN = (RANDOM, AHEAD)
+"""Policies that need no description; agents may be mapped to them without naming them in `policies`."""
 N_GAME = 100  # games over which win rates are counted
 MOST_SLOTS = 8
 MOST_RATES = 8  # win rates in a line of the log
@@ -74,8 +80,8 @@ class SelfPlayConfig(Section):
     opponents: SharesConfig = Field(SharesConfig(), description='which opponents episodes have')
     fixed: list[str] = Field(
         ['random'],
-        description="opponents that never change: 'random', 'module:function' of (obs, mask), or a run folder; evaluations are "
-        'against the first one',
+        description="opponents that never change: 'random', 'one_move_ahead' in tic-tac-toe and connect four, 'module:function' "
+        'of (obs, mask), or a run folder; evaluations are against the first one',
     )
     snapshot: SnapshotConfig = Field(SnapshotConfig(), description='when a snapshot is taken')
     keep: int = Field(20, ge=2, description='snapshots that are kept; the oldest ones go, but the first one stays')
@@ -438,7 +444,7 @@ def _bounds(probabilities: np.ndarray) -> list[float]:
 
 def _as_actor(name: str) -> Any:
     """A fixed opponent as agents.policies has it."""
-    if name == 'random':
+    if name in BUILT_IN:
         return name
     if ':' in name:
         return {'type': 'function', 'act': name}

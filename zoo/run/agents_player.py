@@ -19,10 +19,12 @@ from zoo.agents.actors import (
     load_function,
     random_mode,
 )
-from zoo.agents.config import RANDOM, AgentsConfig
+from zoo.agents.board_player import ahead_mode
+from zoo.agents.config import AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.games import make_game
 from zoo.agents.layout import Group, Layout, check_patterns, pattern_of, patterns_of, policy_names
+from zoo.agents.self_play import AHEAD, BUILT_IN, RANDOM
 from zoo.agents.stage import look_at_agents, table_section
 from zoo.config.section import ConfigError, plain, validate
 from zoo.config.source import parse_value, split_override
@@ -132,6 +134,8 @@ def _actor(name: str, differs: Any, group: Group, action_mode: str) -> Actor:
     kind = kind_of(differs)
     if kind == RANDOM:
         return Actor(random_mode(group.action_space, action_mode), draws=True)
+    if kind == AHEAD:
+        return Actor(ahead_mode(group.obs_space), draws=True)
     if kind == FUNCTION:
         function = load_function(name, differs['act'])
         mode = function_mode(function, f'agents.policies.{name}.act', group.action_space, action_mode)
@@ -213,8 +217,9 @@ class Opponents:
                 self._given.append(name)
         for name in self._given:
             _refuse_network(name, policies[name])
-        if RANDOM in self._patterns.values():
-            policies.setdefault(RANDOM, RANDOM)
+        for name in BUILT_IN:
+            if name in self._patterns.values():
+                policies.setdefault(name, name)
         trained = [name for name in agents.train or () if kind_of(policies[name]) is None]
         changes |= {'policies': policies, 'train': trained or None}
         self.section = validate(AgentsConfig, plain(agents) | changes, 'agents')

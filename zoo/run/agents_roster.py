@@ -8,10 +8,11 @@ from typing import Any
 
 from zoo.agents.actors import FUNCTION, SAVED, as_collect_mode, kind_of
 from zoo.agents.collector import AgentCollector, JoiningAgentCollector
-from zoo.agents.config import RANDOM, SHARED, AgentsConfig
+from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.evaluator import AgentEvaluator, modes_of
 from zoo.agents.inspection import check_agents
 from zoo.agents.layout import STATE, Layout, entries_of_actors, policy_names, trained_policies
+from zoo.agents.self_play import BUILT_IN
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs, table_section
 from zoo.cluster.config import split_problems, split_sizes
 from zoo.config.section import ConfigError, fields_of, plain, validate
@@ -114,7 +115,7 @@ class AgentsRoster(Roster):
         if isinstance(differs, str):
             differs = {'type': differs}
         kind = differs.get('type', cfg.policy.type)
-        types = [*POLICY_REGISTRY.names(), RANDOM, FUNCTION, SAVED]
+        types = [*POLICY_REGISTRY.names(), *BUILT_IN, FUNCTION, SAVED]
         if kind not in types:
             raise ConfigError(unknown_name(f'type of agents.policies.{name}', kind, types, 'there are'))
         base = plain(cfg.policy)

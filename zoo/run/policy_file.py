@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from zoo.agents.actors import SAVED, kind_of
-from zoo.agents.config import RANDOM, SHARED
+from zoo.agents.config import SHARED
 from zoo.agents.layout import entries_of_actors
+from zoo.agents.self_play import BUILT_IN
 from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
@@ -209,7 +210,7 @@ def _saved_opponents(agents: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
         if kind_of(differs) == SAVED and isinstance(differs, Mapping):
             yield str(differs.get('path')), differs.get('policy')
     for name in (agents.get('self_play') or {}).get('fixed') or ():
-        if name != RANDOM and ':' not in name:
+        if name not in BUILT_IN and ':' not in name:
             yield name, None
 
 

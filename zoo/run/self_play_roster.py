@@ -12,11 +12,11 @@ from typing import Any
 
 from zoo.agents.actors import Actor
 from zoo.agents.collector import AgentCollector
-from zoo.agents.config import RANDOM, SHARED, AgentsConfig
+from zoo.agents.config import SHARED, AgentsConfig
 from zoo.agents.exploitability import NotExactError, Play, play_of, tree_of
 from zoo.agents.layout import Layout, by_function
 from zoo.agents.match import Contestant
-from zoo.agents.self_play import MAIN, League, SelfPlayConfig, fixed_name, slot_name
+from zoo.agents.self_play import BUILT_IN, MAIN, League, SelfPlayConfig, fixed_name, slot_name
 from zoo.agents.stage import look_at_agents, refuse_keys_of_single_envs
 from zoo.config.section import ConfigError
 from zoo.config.user_code import names_code
@@ -154,12 +154,12 @@ class SelfPlayRoster(AgentsRoster):
 
 
 def _refuse_no_opponent(section: SelfPlayConfig) -> None:
-    """Raises: ConfigError for a fixed opponent that is neither random, nor code, nor a path."""
+    """Raises: ConfigError for a fixed opponent that is neither a player of zoo's own, nor code, nor a path."""
     for name in section.fixed:
-        if name != RANDOM and not names_code(name) and not Path(name).exists():
+        if name not in BUILT_IN and not names_code(name) and not Path(name).exists():
             raise ConfigError(
-                f"agents.self_play.fixed has {shown(name)!r} but opponents are 'random', 'module:function' or the folder of a run; "
-                'correct it.'
+                f"agents.self_play.fixed has {shown(name)!r} but opponents are 'random', 'one_move_ahead', 'module:function' "
+                'or the folder of a run; correct it.'
             )
 
 

@@ -226,7 +226,7 @@ class TicTacToe(AgentTensorEnv):
 N_ROW, N_COLUMN = 6, 7
 
 
-def _fours() -> list[list[int]]:
+def lines_of_connect_four() -> list[list[int]]:
     """The 69 lines of connect four, four places each; places are counted row by row from the top."""
     lines = []
     for row in range(N_ROW):
@@ -252,7 +252,7 @@ class ConnectFour(AgentTensorEnv):
 
     def __init__(self) -> None:
         self.obs_space = Dict({ACTION_MASK: MultiBinary((N_COLUMN,)), 'observation': _unit_box(N_ROW, N_COLUMN, 2)})
-        lines = torch.tensor(_fours())
+        lines = torch.tensor(lines_of_connect_four())
         self._is_in_line = torch.nn.functional.one_hot(lines, N_ROW * N_COLUMN).sum(1).float().T  # [42, 69]
 
     def reset(self, noise: Tensor) -> tuple[Tensor, Tensor]:

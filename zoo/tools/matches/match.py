@@ -107,7 +107,7 @@ def match(
     """Plays games between each pair of players, in which both have every seat equally often; the same seed gives the same games.
 
     Args:
-      players: two or more: runs, files, 'RUN@STEP', 'RUN:POLICY', 'random', 'module:function', policies, functions of
+      players: two or more: runs, files, 'RUN@STEP', 'RUN:POLICY', 'random', 'one_move_ahead', 'module:function', policies, functions of
         (observations, mask).
       n_episode: games of each pair; rounded up so that all seats have the same number.
       env: the game, as for `evaluate`; None: that of the runs.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.agents.match import Contestant
+from zoo.agents.self_play import BUILT_IN
 from zoo.config.user_code import load_code, names_code
 from zoo.core.errors import UserError, shown
 from zoo.env import EnvConfig
@@ -22,12 +23,12 @@ from zoo.run.policy_file import checkpoint_of_policy, env_config_of, load_policy
 from zoo.tools.results.read import one_run
 from zoo.worker.evaluation_env import evaluation_env
 
-RANDOM = 'random'
 LEAGUE = 'league'
 CHECKPOINTS = 'checkpoints'
 BEST = Path(CHECKPOINTS) / 'best.safetensors'
 Named = str | os.PathLike[str] | Policy | Callable[..., Any]
-"""A player as users name it: 'random', a run or its file, RUN@STEP, RUN:POLICY, 'module:function'; a policy; a function."""
+"""A player as users name it: 'random', 'one_move_ahead', a run, its file, RUN@STEP, RUN:POLICY, 'module:function'; a policy; a
+function."""
 WITH_STEP = re.compile(r'(?P<run>.+)@(?P<step>[\d_]+)')
 
 
@@ -61,7 +62,7 @@ def read_players(
     if len(players) < 2:
         raise UserError(
             f'a match has two players or more but got {len(players)}; name others: a run, RUN@STEP for a snapshot of its league, '
-            "'random', or a function as my_bots.py:greedy"
+            "'random', 'one_move_ahead', or a function as my_bots.py:greedy"
         )
     entrants: list[Entrant] = []
     for player in players:
@@ -84,8 +85,8 @@ def entrant_of(player: Named, trust: Trust = (), policy: str | None = None, best
     if callable(player):
         return Entrant(Contestant(getattr(player, '__name__', type(player).__name__), act=player))
     raise UserError(
-        f"a player is {shown(player)} but must be a run's path, 'random', 'module:function', a policy, or a function of "
-        '(observations, mask)'
+        f"a player is {shown(player)} but must be a run's path, 'random', 'one_move_ahead', 'module:function', a policy, or a function "
+        'of (observations, mask)'
     )
 
 
@@ -94,8 +95,8 @@ def _of_policy(name: str, policy: Policy, agents: dict[str, Any]) -> Contestant:
 
 
 def _of_word(word: str, trust: Trust, policy: str | None, best: bool) -> Entrant:
-    if word == RANDOM:
-        return Entrant(Contestant(RANDOM))
+    if word in BUILT_IN:
+        return Entrant(Contestant(word, built_in=word))
     place = _checkpoint_place(word, best)
     named = policy
     if place is None and ':' in word:
@@ -107,8 +108,8 @@ def _of_word(word: str, trust: Trust, policy: str | None, best: bool) -> Entrant
             return Entrant(_of_function(word))
     if place is None:
         raise UserError(
-            f"{word} is no player: there is no such run or file; name a run, RUN@STEP for a snapshot of its league, 'random', or a "
-            'function as my_bots.py:greedy'
+            f"{word} is no player: there is no such run or file; name a run, RUN@STEP for a snapshot of its league, 'random', "
+            "'one_move_ahead', or a function as my_bots.py:greedy"
         )
     checkpoint = load_checkpoint(place)
     names = saved_policies(saved_run(checkpoint))
