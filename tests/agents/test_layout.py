@@ -50,7 +50,10 @@ def test_policies_named_as_agents_need_no_mapping():
         ({'*': 'p', 'adversary_*': 'q'}, "'adversary_\\*', but patterns before it, such as '\\*', take all agents"),
         ({'*': 'p', 'adversary_*': 'q', 'agent_0': 'q'}, "'adversary_\\*', but patterns before it"),
         ({'*': 'p'}, "gives no agent to the policy 'q'; .*agents.policies.q=random alone"),
-        ({'*': 'r'}, "the policy 'r', which agents.policies lacks; the policies are p, q, random: name one of them"),
+        (
+            {'*': 'r'},
+            "the policy 'r', which agents.policies lacks; the policies are p, q, random, one_move_ahead: name",
+        ),
         ({'*': 'p', 'wolf_*': 'q'}, "'wolf_\\*', which fits none of the agents .*; correct the pattern"),
         ({'*': 'p', 'agent0': 'q'}, "'agent0', which fits none of the agents .*; did you mean 'agent_0'"),
     ],

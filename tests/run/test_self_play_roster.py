@@ -82,6 +82,16 @@ def test_resumed_runs_have_the_same_opponents_and_end_bit_equal(tmp_path):
     assert all(torch.equal(x, other[name]) for name, x in one.items())
 
 
+def test_player_that_looks_one_move_ahead_is_an_opponent(tmp_path):
+    """A network of a few steps plays nearly at random, so that it loses most games that are no draws."""
+    fixed = config(tmp_path, dict(opponents=dict(latest=0.0, past=0.0, fixed=1.0), fixed=['one_move_ahead']))
+    fixed['env'] |= dict(id='torch', game='tictactoe')
+    result = serial_pipeline(fixed)
+    last = [line for line in lines_of(result.run_dir) if 'league/win_rate/one_move_ahead' in line][-1]
+    assert last['league/win_rate/one_move_ahead'] < 0.4
+    assert last['eval/return_mean'] < 0
+
+
 def lines_of(run_dir):
     return [json.loads(line) for line in (run_dir / 'metrics.jsonl').read_text().splitlines()]
 

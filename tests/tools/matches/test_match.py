@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 import numpy as np
 import pytest
@@ -166,6 +167,37 @@ def test_runs_of_different_games_are_refused_with_both_names(runs, tmp_path):
         UserError, match=r'takes observations .* but the agents of pettingzoo:classic/rps-v2 have Discrete\(4\)'
     ):
         match(runs[0], other, env=ROCK_PAPER_SCISSORS)
+
+
+@cache
+def points_of_looking_ahead(mine: frozenset[int], theirs: frozenset[int], is_on_move: bool) -> float:
+    """The expected points against random play in tic-tac-toe, over all games from a position. mine: of the player on move."""
+    lines = (
+        [{3 * i, 3 * i + 1, 3 * i + 2} for i in range(3)]
+        + [{i, i + 3, i + 6} for i in range(3)]
+        + [{0, 4, 8}, {2, 4, 6}]
+    )
+
+    def completing(marks: frozenset[int]) -> list[int]:
+        return [square for square in free if any(line <= marks | {square} for line in lines)]
+
+    free = sorted(set(range(9)) - mine - theirs)
+    if any(line <= theirs for line in lines):
+        return float(not is_on_move)
+    if not free:
+        return 0.5
+    moves = free
+    if is_on_move:
+        moves = completing(mine) or completing(theirs) or free
+    return float(np.mean([points_of_looking_ahead(theirs, mine | {move}, not is_on_move) for move in moves]))
+
+
+def test_player_that_looks_one_move_ahead_has_its_expected_points_against_random_play():
+    none = frozenset[int]()
+    expected = (points_of_looking_ahead(none, none, True) + points_of_looking_ahead(none, none, False)) / 2
+    assert expected == pytest.approx(0.880, abs=1e-3)
+    result = match('one_move_ahead', 'random', env='torch', overrides=['env.game=tictactoe'], n_episode=100)
+    assert result.win_rate == pytest.approx(expected, abs=4 * 0.033)  # (.88 * .12 / 100)^.5 is the error of 100 games
 
 
 def test_cut_off_games_are_counted_with_their_returns_until_then():
