@@ -123,6 +123,16 @@ def test_observations_that_do_not_fit_are_refused_and_the_episode_goes_on(serve:
     assert client.get_action(name, SEEN[0]) in (0, 1)
 
 
+def test_error_of_the_policy_is_said_once_and_not_tried_again(serve: Serve) -> None:
+    policy = policy_of()
+    _, client = serve(policy)
+    name = client.start_episode()
+    for parameter in policy.model.parameters():
+        parameter.data = torch.zeros(0)  # no layer can be computed any more
+    with pytest.raises(ServeError, match='the policy raised .*; the log of the server says where'):
+        client.get_action(name, SEEN[0])
+
+
 def test_state_counts_actions_and_episodes(serve: Serve) -> None:
     server, client = serve(policy_of())
     name = client.start_episode()

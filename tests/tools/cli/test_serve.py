@@ -14,6 +14,7 @@ from zoo.tools.cli.command import main
     [
         ((), 'there is no run cartpole_ppo; to learn from clients by a config, write zoo serve CONFIG --train'),
         (('env.id=x',), 'zoo serve RUN acts with a saved run'),
+        (('--run-dir', 'x'), 'zoo serve RUN acts with a saved run'),
         (('--seed', 'x'), '--seed x cannot be'),
         (('--port', '70000'), '--port 70000'),
         (('--train', '--best'), '--stochastic and --best say how a saved run acts'),

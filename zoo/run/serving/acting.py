@@ -18,7 +18,7 @@ from zoo.core.errors import UserError
 from zoo.policy.base import Policy
 from zoo.policy.inference import Session
 from zoo.run.serving.http_server import ServedSteps, StepServer, open_server, plain_action
-from zoo.run.serving.ledger import N_ENDED, UnknownEpisodeError, check_episode_name
+from zoo.run.serving.ledger import N_ENDED, PolicyFailedError, UnknownEpisodeError, check_episode_name
 from zoo.run.serving.served_collector import read_one
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,16 @@ class SavedPolicyActs(ServedSteps):
             return episode.answer
 
     def _act(self, episode: PlayedEpisode, obs: Obs) -> Any:
+        try:
+            actions = episode.session.act(obs, deterministic=self._deterministic, generator=self._generator)
+        except UserError:
+            raise
+        except Exception as error:  # else the client would send the message again and again
+            raise PolicyFailedError(
+                f'the policy raised {type(error).__name__}: {error}; the log of the server says where'
+            ) from error
         self.n_action += 1
-        return first_row(episode.session.act(obs, deterministic=self._deterministic, generator=self._generator))
+        return first_row(actions)
 
     def _forget_silent(self) -> None:
         now = time.monotonic()

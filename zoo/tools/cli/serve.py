@@ -88,7 +88,7 @@ def _set_token(args: argparse.Namespace) -> None:
 
 def _serve_saved(args: argparse.Namespace) -> int:
     """Serves the policy of a saved run, which learns nothing, until a signal."""
-    if args.config is None or args.overrides or args.env or args.policy or args.steps or args.resume:
+    if args.config is None or args.overrides or args.env or args.policy or args.steps or args.resume or args.run_dir:
         raise UserError(
             'zoo serve RUN acts with a saved run, and takes --port, --host, --token-file, --stochastic, --seed and --best; to learn '
             'from clients, write zoo serve CONFIG --train'
