@@ -138,6 +138,12 @@ def why_not(executor: Name, parts: StepParts) -> str:
     return ''
 
 
+def has_hook(module: nn.Module) -> bool:
+    """Whether a module has one of MODULE_HOOKS."""
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own)
+
+
 def has_own_method(x: object) -> bool:
     """Whether an attribute of an object hides a method of its class."""
     return _hides_method(type(x), tuple(vars(x)))  # type: ignore[arg-type]

@@ -239,11 +239,14 @@ Path = tuple[str, ...]
 
 def leaf_items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     """The tensors of a (nested) mapping with their paths, in order."""
-    if isinstance(tree, Mapping):
-        for name, x in tree.items():
-            yield from leaf_items(x, (*path, name))
-    else:
+    if not isinstance(tree, Mapping):
         yield path, tree
+        return
+    for name, x in tree.items():
+        if isinstance(x, Mapping):
+            yield from leaf_items(x, (*path, name))
+        else:
+            yield (*path, name), x
 
 
 def leaves(tree: Tree) -> Iterator[tuple[str, Tensor]]:

@@ -73,6 +73,8 @@ class VectorEnv(AnyVectorEnv):
         has_masks = mask_space(self.obs_space) is not None
         self.reader = self._make_reader(raw_space)
         self._rules = self._make_rules(cfg, has_masks)
+        self._on_write = [rule.on_write for rule in self._rules if type(rule).on_write is not RowRule.on_write]
+        self._on_step = [rule.on_step for rule in self._rules if type(rule).on_step is not RowRule.on_step]
         self.to_env = _to_env(self.action_space, cfg)
         self._one_seed = one_seed
         self._device = reader
@@ -183,13 +185,13 @@ class VectorEnv(AnyVectorEnv):
         row.reward[:] = reward
         row.terminated[:] = terminated
         row.truncated[:] = truncated
-        for rule in self._rules:
-            rule.on_write(row)
+        for on_write in self._on_write:
+            on_write(row)
         self.reader.check(row.obs, self.sent)
         if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
             raise not_finite_error(self._place, 'reward', row.reward, self.sent)
-        for rule in self._rules:
-            rule.on_step(self, block, t, info)
+        for on_step in self._on_step:
+            on_step(self, block, t, info)
         if self._refuses_masks and ACTION_MASK in info:
             raise lost_mask_error(self.name, 'step')
         return info
@@ -294,12 +296,19 @@ class QuickMultiDiscrete(gymnasium.spaces.MultiDiscrete):
     def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
         vars(self).update(vars(space))  # its random stream too
         self._last = self.start + (self.nvec - 1)
+        self._array_shape = tuple(self.shape)
+        self._bounds: tuple[int, int] | None = None  # the first and last option, if all choices have the same ones
+        if self.nvec.size and np.ptp(self.start) == 0 and np.ptp(self._last) == 0:
+            self._bounds = int(self.start.flat[0]), int(self._last.flat[0])
 
     def contains(self, x: object) -> bool:
         """Whether x is an array of actions in the space."""
-        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
+        if type(x) is not np.ndarray or x.dtype != self.dtype or x.shape != self._array_shape:
+            return super().contains(x)
+        if self._bounds is None:
             return not np.count_nonzero((x < self.start) | (x > self._last))
-        return super().contains(x)
+        first, last = self._bounds
+        return first <= x.item(x.argmin()) and x.item(x.argmax()) <= last
 
 
 def use_fast_action_space(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> None:

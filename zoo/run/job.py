@@ -214,7 +214,7 @@ class SerialJob(RunView):
             metrics = learner.learn(batch)
             metrics_of_batches.append(metrics)
             self._tell('on_batch', batch, metrics)
-        return {learner.metric(name): value for name, value in mean_metrics(metrics_of_batches).items()}
+        return learner.named(mean_metrics(metrics_of_batches))
 
     def evaluate(self) -> Evaluation | None:
         """Plays greedy episodes on the evaluation envs; observers keep the best policy, and stop the run at stop_value.

@@ -77,6 +77,12 @@ class Learner:
             return name
         return f'{self.name}/{name}'
 
+    def named(self, metrics: Metrics) -> Metrics:
+        """Metrics of its own by their names in the log, see `metric`."""
+        if self.name == SINGLE:
+            return metrics
+        return {self.metric(name): value for name, value in metrics.items()}
+
     def state_dict(self, with_memory: bool) -> dict[str, Any]:
         """The state that a checkpoint has of it. Args: with_memory: with the memory of the auxiliary phase."""
         memory = {}

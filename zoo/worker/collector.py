@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Finals, Rollout, State, Timestep, final_rows, first_leaf, leaves, map_tensors
+from zoo.core.data import Finals, Rollout, State, Timestep, final_rows, first_leaf, leaf_items, map_tensors, path_names
 from zoo.core.ranks import ALONE, Ranks
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
@@ -193,11 +193,12 @@ class Collector:
 
             data = add_infos(data, infos, self.collect_iter == 0)
         lead = (self._n_step, self.n_env)
-        for path, x in leaves(data):
+        for path, x in leaf_items(data):
             shape = tuple(getattr(x, 'shape', ()))
             if shape[:2] != lead:
+                name = path_names([path for path, _ in leaf_items(data)])[path]
                 raise ValueError(
-                    f'_process_transition gave {path!r} of shape {shape} but it must begin with {lead}, the steps and '
+                    f'_process_transition gave {name!r} of shape {shape} but it must begin with {lead}, the steps and '
                     'envs of the rollout'
                 )
         # only now: if the policy's code fails above, what is saved is without this rollout

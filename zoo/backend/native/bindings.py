@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from enum import IntEnum, IntFlag
 from functools import cache, partial
@@ -662,11 +662,21 @@ class Library:
             self.dll.zoo_act_begin(workspace.handle, ctypes.byref(rollout.model.struct), ctypes.byref(rollout.struct))
         )
 
+    def actor(self, workspace: Workspace) -> Callable[[int], None]:
+        """A function of t that does what `act` does, a little faster. The caller keeps the workspace alive."""
+        call = self.dll.zoo_act
+        handle = workspace.handle
+
+        def act(t: int) -> None:
+            error = call(handle, t)
+            if error:
+                _check(error)
+
+        return act
+
     def act(self, workspace: Workspace, t: int) -> None:
         """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
-        error = self.dll.zoo_act(workspace.handle, t)
-        if error:
-            _check(error)
+        self.actor(workspace)(t)
 
     def zero_rows(self, x: Tensor, marked: Tensor) -> None:
         """Sets the rows of x [N, n] f32 to 0 where marked [N] bool is true; both contiguous, which is not checked."""

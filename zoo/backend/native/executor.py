@@ -34,7 +34,7 @@ from zoo.backend.native.bindings import (
     ValueLoss,
     load,
 )
-from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_method, why_not
+from zoo.backend.places import MODEL_PLACE, StepParts, has_hook, has_own_method, why_not
 from zoo.backend.step import LossSpec, StepNumbers, is_own_forward
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
@@ -304,6 +304,7 @@ class NativeActing:
         self._draw = draw
         self._library = executor._library
         self._workspace = self._library.workspace()
+        self._act = self._library.actor(self._workspace)
         n_row, self._n_env = next(x.shape[:2] for x in entries if x is not None)
         lead = (n_row - 1, self._n_env)
         model = executor.described(entries)
@@ -351,7 +352,7 @@ class NativeActing:
         self._begins = marks
 
     def step(self, t: int) -> Tensor:
-        self._library.act(self._workspace, t)
+        self._act(t)
         return self._actions[t]
 
 
@@ -510,9 +511,9 @@ def _is_other_head(model: Networks, dist: ActionDist) -> bool:
 def modules_of(module: nn.Module) -> list[nn.Module]:
     """The module and all below it, a module with two names twice; faster than `nn.Module.modules`."""
     found = [module]
-    for child in module._modules.values():
-        if child is not None:
-            found += modules_of(child)
+    for module in found:  # which grows meanwhile
+        if module._modules:
+            found += [child for child in module._modules.values() if child is not None]
     return found
 
 
@@ -536,7 +537,7 @@ def _is_changed(model: Networks) -> bool:
         if not _memory().shares_as_encoder(model):
             return True
     for part in (model, *parts):
-        if type(part) not in known or has_own_method(part) or any(vars(part).get(hook) for hook in MODULE_HOOKS):
+        if type(part) not in known or has_own_method(part) or has_hook(part):
             return True
         if type(part) is nn.Linear and part.bias is None:
             return True

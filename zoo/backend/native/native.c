@@ -215,7 +215,7 @@ static int32_t check_rows(const network *net, const zoo_step *step, const zoo_ba
     return check_obs(net, batch->obs, index, n, batch->n_burn + n_step);
 }
 
-static int has_weight(const zoo_batch *b, int64_t row) { return !b->weight || b->weight[row] > 0.0f; }
+static int has_weight(const float *weight, int64_t row) { return !weight || weight[row] > 0.0f; }
 
 /* Count, mean and variance of the advantages of rows with a weight. */
 typedef struct { double n, mean, var; } moments;
@@ -223,19 +223,20 @@ typedef struct { double n, mean, var; } moments;
 /* out = adv - base for the rows with a weight, where the base, which is returned, is the adv of the first of them: so equal
  * rows become exactly 0. m: the moments of out. */
 static float center_adv(const zoo_batch *b, const int64_t *index, int64_t n, float *out, moments *m) {
+    const float *adv = b->adv, *weight = b->weight;
     int64_t first = 0, count = 0;
     double sum = 0.0, square = 0.0;
-    while (first < n && !has_weight(b, index[first])) first++;
-    const float base = b->adv[index[first < n ? first : 0]];
+    while (first < n && !has_weight(weight, index[first])) first++;
+    const float base = adv[index[first < n ? first : 0]];
     for (int64_t i = 0; i < n; i++) {
-        if (!has_weight(b, index[i])) continue;
-        out[i] = b->adv[index[i]] - base;
+        if (!has_weight(weight, index[i])) continue;
+        out[i] = adv[index[i]] - base;
         sum += (double)out[i];
         count++;
     }
     const double mean = sum / (double)(count ? count : 1);
     for (int64_t i = 0; i < n; i++)
-        if (has_weight(b, index[i])) square += ((double)out[i] - mean) * ((double)out[i] - mean);
+        if (has_weight(weight, index[i])) square += ((double)out[i] - mean) * ((double)out[i] - mean);
     *m = (moments){(double)count, mean, square / (double)(count ? count : 1)};
     return base;
 }
@@ -245,9 +246,10 @@ static float center_adv(const zoo_batch *b, const int64_t *index, int64_t n, flo
 static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, const moments *all, float *out) {
     moments m;
     const float base = center_adv(b, index, n, out, &m);
-    const double mean = all ? all->mean - (double)base : m.mean, std = sqrt(all ? all->var : m.var);
+    const double mean = all ? all->mean - (double)base : m.mean, divisor = sqrt(all ? all->var : m.var) + 1e-8;
+    const float *weight = b->weight;
     for (int64_t i = 0; i < n; i++)
-        out[i] = has_weight(b, index[i]) ? (float)(((double)out[i] - mean) / (std + 1e-8)) : 0.0f;
+        out[i] = has_weight(weight, index[i]) ? (float)(((double)out[i] - mean) / divisor) : 0.0f;
 }
 
 typedef struct {

@@ -159,6 +159,8 @@ def mean_metrics(found: Sequence[Metrics]) -> Metrics:
 
     A metric that is a list of K numbers becomes K metrics, see `scalar_metrics`.
     """
+    if len(found) == 1:
+        return scalar_metrics(found[0])
     values: dict[str, list[Tensor]] = {}
     for each in found:
         for name, value in scalar_metrics(each).items():
