@@ -23,6 +23,8 @@ SPACES = [
     MultiDiscrete([2, 2, 2]),
     MultiDiscrete([3, 2, 5], start=[-1, 0, 4]),
     MultiDiscrete([100, 2, 2], dtype=np.int8),
+    MultiDiscrete([3, 3, 3], start=[-1, -1, -1]),  # all choices have the same options, other than 0, 1, ..
+    MultiDiscrete([2, 2, 3], start=[0, 0, -1]),
 ]
 
 

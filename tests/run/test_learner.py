@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from tests.policy_envs import job_config
 from zoo import make_policy
@@ -56,6 +57,14 @@ def test_metric_of_one_of_several_has_its_name_in_front(name: str) -> None:
 def test_name_that_cannot_be_part_of_a_file_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match='its name must begin with a letter'):
         learner(name)
+
+
+def test_metrics_of_a_further_learner_have_its_name() -> None:
+    metrics = {'kl': torch.tensor(0.5), 'lr/0': torch.tensor(1.0)}
+    one = learner()
+    assert one.named(metrics) == metrics
+    one.name = 'prey'
+    assert one.named(metrics) == {'prey/kl': metrics['kl'], 'prey/lr/0': metrics['lr/0']}
 
 
 def test_buffer_is_told_of_rounds_if_it_has_the_methods() -> None:

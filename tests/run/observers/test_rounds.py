@@ -17,6 +17,7 @@ from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
+from zoo.run.observers.rounds import mean_metrics
 
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
 
@@ -65,6 +66,12 @@ def test_train_averages_the_metrics_of_all_blocks() -> None:
     for name, value in learner_of(two.learn_mode, samples, samples).train(0).items():
         both = torch.stack([singles[0][name], singles[1][name]])
         torch.testing.assert_close(value, both.max() if name in ('ratio_max', 'adv_abs_max') else both.mean())
+
+
+def test_metrics_of_one_batch_are_its_own_and_a_list_becomes_numbers() -> None:
+    found = mean_metrics([{'loss': torch.tensor(0.1), 'lr': [1.0, 2.0]}])
+    assert {name: float(x) for name, x in found.items()} == {'loss': pytest.approx(0.1), 'lr/0': 1.0, 'lr/1': 2.0}
+    assert all(x.dim() == 0 for x in found.values())
 
 
 def test_samples_of_weight_0_do_not_count() -> None:
