@@ -57,9 +57,8 @@ def _parameters(model: nn.Module) -> Iterator[nn.Parameter]:
         for parameter in module._parameters.values():
             if parameter is not None:
                 yield parameter
-        for child in module._modules.values():
-            if child is not None:
-                modules.append(child)
+        if module._modules:
+            modules += [child for child in module._modules.values() if child is not None]
 
 
 def _has_own_optimizer(parts: StepParts) -> bool:

@@ -294,6 +294,7 @@ class ActingBlocks:
         entries = each_entry(obs)
         self.now = dict(now or {})
         n = next(x.shape[1] for x in entries if x is not None)
+        self.noise = noise
         blocks = {
             'mask': (mask, torch.bool, (n, model.n_action)),
             'noise': (noise, torch.float32, (n, model.n_action)),
@@ -303,8 +304,9 @@ class ActingBlocks:
             **{f'{name}_state': (x, torch.float32, (n, model.n_state[name])) for name, x in (states or {}).items()},
         }
         self.model = model
-        self.blocks = [*entries, *(x for x, *_ in blocks.values())]
-        self.n_step = min(len(x) for x in self.blocks if x is not None)
+        tensors = [*entries, *(x for x, *_ in blocks.values())]
+        self.tensors = [x for x in tensors if x is not None and x is not noise]
+        self.n_step = min(len(x) for x in tensors if x is not None)
         self.struct = RolloutStruct(
             n_row=n,
             has_value=value is not None,
@@ -323,6 +325,12 @@ class ActingBlocks:
         for i, x in enumerate(begins):
             self.struct.begins[i] = address('begins', x[0], torch.bool, (n,))
             self.struct.begins_stride[i] = x.stride(0)
+
+    def set_noise(self, noise: Tensor) -> None:
+        """Takes the noise of another rollout, in the shape of that before."""
+        assert self.noise is not None
+        self.struct.noise = address('noise', noise, torch.float32, self.noise.shape)
+        self.noise = noise
 
 
 def step_struct(spec: StepSpec) -> ctypes.Structure:
@@ -393,7 +401,7 @@ def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
 
 
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-    if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cpu or not x.is_contiguous():
+    if x.dtype != dtype or x.shape != shape or not x.is_cpu or not x.is_contiguous():
         raise ValueError(
             f'{name} is {x.dtype} {tuple(x.shape)} on {x.device}, contiguous: {x.is_contiguous()}; the '
             f'native executor takes contiguous {dtype} {shape} on the CPU'
@@ -422,15 +430,18 @@ def each_entry(obs: Entries) -> Sequence[Tensor | None]:
 
 def n_row_of(obs: Entries) -> int:
     """The number of observations."""
-    return next(len(x) for x in each_entry(obs) if x is not None)
+    if isinstance(obs, Tensor):
+        return obs.shape[0]
+    return next(x.shape[0] for x in obs if x is not None)
 
 
 def state_addresses(model: Model, state: Mapping[str, Tensor] | None, n: int) -> dict[str, int]:
     """The addresses of the states [N, n_state] of each trunk with a memory, by the name of their field."""
-    names = (state or {}).keys() & model.n_state.keys()
+    if not state:
+        return {}
     return {
-        f'{name}_state': address('state', (state or {})[name], torch.float32, (n, model.n_state[name]))
-        for name in names
+        f'{name}_state': address('state', state[name], torch.float32, (n, model.n_state[name]))
+        for name in state.keys() & model.n_state.keys()
     }
 
 

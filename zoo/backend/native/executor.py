@@ -317,6 +317,7 @@ class NativeActing:
         if self._states:
             self.output['state'] = self._states
         self._begins: Sequence[Tensor] = ()
+        self._rollout: ActingBlocks | None = None  # kept: C reads from its tensors
         self._actions = action.unbind(0)
 
     def begin(self) -> None:
@@ -325,10 +326,13 @@ class NativeActing:
         output = self.output
         model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
-        # kept: C reads from its tensors
-        self._rollout = ActingBlocks(
-            model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins
-        )
+        kept = self._rollout
+        if kept is None or kept.model is not model or kept.begins is not self._begins:
+            self._rollout = ActingBlocks(
+                model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins
+            )
+        else:
+            kept.set_noise(noise)
         self._library.act_begin(self._workspace, self._rollout)
 
     @property
@@ -391,7 +395,7 @@ _KNOWN = {
 
 def has_memory(model: nn.Module) -> bool:
     """Whether a model of zoo has layers of memory."""
-    return hasattr(model, 'actor_core')
+    return 'actor_core' in model._modules
 
 
 def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
@@ -544,13 +548,16 @@ def _is_changed(model: Networks) -> bool:
     for _, stage in _stages(model):
         if type(stage) is NormedVector and (type(stage.vector), type(stage.norm)) != (ToVector, RunningMeanStd):
             return True
-    if not all(_reads_input(encoder, model.input) for encoder in (model.actor_encoder, model.critic_encoder)):
+    stage = model.input
+    actor = model.actor_encoder
+    critic = model.critic_encoder
+    if not _reads_input(actor, stage) or not _reads_input(critic, stage):
         return True
     params = parameters_of(parts)
     is_shared = len({id(p) for p in params}) != len(params) or any(p is not None for p in model._parameters.values())
-    if is_shared or (model.critic_encoder is not model.actor_encoder) != (model.arch == 'dual'):
+    if is_shared or (critic is not actor) != (model.arch == 'dual'):
         return True
-    return bool(_mlp_of(model.actor_encoder).activation != _mlp_of(model.critic_encoder).activation)
+    return bool(_mlp_of(actor).activation != _mlp_of(critic).activation)
 
 
 def _reads_input(encoder: nn.Module, stage: nn.Module) -> bool:
