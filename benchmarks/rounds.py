@@ -32,9 +32,12 @@ log = logging.getLogger('rounds')
 
 
 class Trainer:
-    """A process that trains a work with the zoo of a checkout and runs one round per call of `round_s`."""
+    """A process that trains a work with the zoo of a checkout and runs one round per call of `round_s`.
 
-    def __init__(self, checkout: Path, work: Work, setting: Setting, n_round: int) -> None:
+    Args: under: the beginning of the command, such as that of a program that counts.
+    """
+
+    def __init__(self, checkout: Path, work: Work, setting: Setting, n_round: int, under: Sequence[str] = ()) -> None:
         script = HERE / 'peers' / 'run_zoo.py'
         command = (sys.executable, str(script), '--started', str(time.time()))
         driver = Driver('zoo', 'zoo', command, (setting,))
@@ -42,7 +45,7 @@ class Trainer:
         options = arguments(work._replace(episodes=0), driver, setting, steps, 1, 0)
         env = {**one_thread_env(checkout.resolve()), 'ZOO_BENCH_TURNS': '1'}
         self.process = subprocess.Popen(
-            [*command, *options], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*under, *command, *options], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
     def round_s(self) -> float:
@@ -56,10 +59,10 @@ class Trainer:
             said = self.process.communicate()[1].decode()
             raise RuntimeError(f'a trainer ended before its rounds: {last_words(said)}') from None
 
-    def close(self) -> None:
+    def close(self, limit_s: float = END_S) -> None:
         """Ends the process."""
         try:
-            self.process.communicate(timeout=END_S)  # closes its stdin: it ends and removes its run folder
+            self.process.communicate(timeout=limit_s)  # closes its stdin: it ends and removes its run folder
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
