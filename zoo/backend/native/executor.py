@@ -326,14 +326,15 @@ class NativeActing:
         output = self.output
         model = self._executor.described(self._entries)
         blocks = output['action'], output['logit'], output.get('value')
-        kept = self._rollout
-        if kept is None or kept.model is not model or kept.begins is not self._begins:
-            self._rollout = ActingBlocks(
+        rollout = self._rollout
+        if rollout is None or rollout.model is not model or rollout.begins is not self._begins:
+            rollout = ActingBlocks(
                 model, self._entries, noise, *blocks, self._mask, self._now, self._states, self._begins
             )
+            self._rollout = rollout
         else:
-            kept.set_noise(noise)
-        self._library.act_begin(self._workspace, self._rollout)
+            rollout.set_noise(noise)
+        self._library.act_begin(self._workspace, rollout)
 
     @property
     def state(self) -> State:
