@@ -93,10 +93,16 @@ def _learned(imported: Imported, path: Path, found: dict[str, np.ndarray]) -> fl
         f'policy.learn.learning_rate={rate}',
     ]
     sizes += [f'policy.collect.n_sample={n}', 'policy.collect.n_step=1', f'env.collector_env_num={n}']
+    if imported.policy.cfg.learn.critic_learning_rate is not None:
+        sizes.append(f'policy.learn.critic_learning_rate={rate}')
     if imported.policy.cfg.learn.target_kl is not None:
         sizes.append('policy.learn.target_kl=null')
     policy = import_model(path, normalizer=statistics if statistics.exists() else None, overrides=sizes).policy
-    obs = obs_to_tensor(policy.obs_space, _as_given(policy.obs_space, nested(found, 'rollout.obs')))
+    given = nested(found, 'rollout.obs')
+    if 'rollout.mask' in found:
+        n = len(given)
+        given = {'obs': given, ACTION_MASK: found['rollout.mask'].reshape(n, -1).astype(np.int8)}
+    obs = obs_to_tensor(policy.obs_space, _as_given(policy.obs_space, given))
     if statistics.exists():  # recorded after normalisation
         policy.model.input.shift.zero_()
         policy.model.input.scale.fill_(1.0)

@@ -216,26 +216,37 @@ def of_sequence(model: Any, obs: np.ndarray) -> dict[str, np.ndarray]:
 
 def trained(model: Any, venv: Any) -> dict[str, np.ndarray]:
     """A rollout, and the parameters after N_STEP gradient steps on all of it; {} for algorithms with steps of other kinds."""
-    if type(model) not in (PPO, A2C):
+    if isinstance(model, RecurrentPPO):
         return {}
     _, callback = model._setup_learn(10_000, reset_num_timesteps=False)
+    options = {'use_masking': True} if isinstance(model, MaskablePPO) else {}
     model.collect_rollouts(
-        venv if isinstance(model.env, DummyVecEnv) else model.env, callback, model.rollout_buffer, model.n_steps
+        venv if isinstance(model.env, DummyVecEnv) else model.env,
+        callback,
+        model.rollout_buffer,
+        model.n_steps,
+        **options,
     )
     buffer = model.rollout_buffer
     next(buffer.get(None))  # flattens the arrays, and puts each env's steps side by side
     names = ('actions', 'values', 'log_probs', 'advantages', 'returns')
     found = {f'rollout.{name}': getattr(buffer, name).copy() for name in names}
     found |= arrays_of(buffer.observations, 'rollout.obs')
+    if isinstance(model, MaskablePPO):
+        found['rollout.mask'] = buffer.action_masks.copy()
     found = {name: x.copy() for name, x in found.items()}
     model._current_progress_remaining = 1.0 - model.num_timesteps / model._total_timesteps
     with torch.no_grad():
         obs = {
             k.removeprefix('rollout.obs.'): torch.as_tensor(x) for k, x in found.items() if k.startswith('rollout.obs.')
         }
-    if isinstance(model, PPO):
+    if isinstance(model, PPO | MaskablePPO):
         model.batch_size = len(buffer.advantages)
         model.n_epochs = N_STEP
+        model.train()
+    elif isinstance(model, TRPO):  # one natural step of the actor, and N_STEP of the critic
+        model.batch_size = len(buffer.advantages)
+        model.n_critic_updates = N_STEP
         model.train()
     else:
         for _ in range(N_STEP):

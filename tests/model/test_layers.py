@@ -26,6 +26,24 @@ def test_layer_norm_stands_before_each_activation() -> None:
     torch.testing.assert_close(layers(x), y)
 
 
+@pytest.mark.parametrize(
+    ('layer_norm', 'last_norm', 'n'),
+    [(True, 'same', 33), (True, 'plain', 29), (True, 'none', 29), (False, 'plain', 23), (False, 'none', 23)],
+)
+def test_last_norm_is_that_of_the_last_layer_alone(layer_norm: bool, last_norm: Any, n: int) -> None:
+    layers: Any = Layers(4, [3, 2], 'relu', layer_norm, last_norm)
+    # 4 * 3 + 3 + 3 * 2 + 2 = 23 of the linear layers; a norm of 3 or 2 numbers has twice as many
+    x = torch.randn(5, 4)
+    first = layers.layers[0](x)
+    if layer_norm:
+        first = F.layer_norm(first, (3,))
+    last = layers.layers[1](torch.relu(first))
+    if layer_norm and last_norm == 'same' or last_norm == 'plain':
+        last = F.layer_norm(last, (2,))
+    torch.testing.assert_close(layers(x), torch.relu(last))
+    assert sum(p.numel() for p in layers.parameters()) == n
+
+
 @pytest.mark.parametrize('change', [prune.l1_unstructured, prune.identity, lambda layer, name: spectral_norm(layer)])
 def test_layers_that_are_pruned_or_parametrised_compute_with_what_they_have_become(change: Any) -> None:
     layers, x = Layers(4, [8, 8], 'tanh'), torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

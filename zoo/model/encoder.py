@@ -37,7 +37,7 @@ from zoo.core.spaces import (
 )
 from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
 from zoo.model.inputs import input_width, module_name, without_mask
-from zoo.model.layers import Activation, Layers, Width
+from zoo.model.layers import Activation, LastNorm, Layers, Width
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.init import orthogonal
 
@@ -109,6 +109,11 @@ class MLPConfig(Section):
     layer_norm: Filled[bool] = Field(
         LEFT_OUT, description='layer normalisation before each activation; null: policy.model.layer_norm'
     )
+    last_norm: LastNorm = Field(
+        'same',
+        description="normalisation before the last activation: 'same' as before the others, 'plain': without a gain and an "
+        "offset to learn, 'none'",
+    )
 
 
 @ENCODER_REGISTRY.register('mlp')
@@ -121,7 +126,7 @@ class MLP(Layers):
     config: ClassVar[type[Section]] = MLPConfig
 
     def __init__(self, cfg: MLPConfig, space: Leaf) -> None:
-        super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm)
+        super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm, cfg.last_norm)
         self._of_pixels = holds_images(space)
 
     @classmethod

@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     'gelu': gelu,
     'silu': silu,
 }
+LastNorm = Literal['same', 'plain', 'none']
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -32,14 +33,21 @@ class Layers(nn.Module):
 
     One module with a loop, since at 8 rows a nested module call costs as much as the activation it wraps. Layers with
     hooks, and those that were replaced, are called.
-    Args: layer_norm: normalises the outputs of each layer before the activation.
+    Args:
+      layer_norm: normalises the outputs of each layer before the activation.
+      last_norm: of the last layer: 'same' as of the others, 'plain': without a gain and an offset to learn, 'none': none.
     """
 
     value_gain: ClassVar[float] = 1.0
     _of_pixels = False
 
     def __init__(
-        self, n_in: int, hidden_sizes: Sequence[int], activation: Activation, layer_norm: bool = False
+        self,
+        n_in: int,
+        hidden_sizes: Sequence[int],
+        activation: Activation,
+        layer_norm: bool = False,
+        last_norm: LastNorm = 'same',
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
@@ -47,8 +55,16 @@ class Layers(nn.Module):
         sizes = pairwise([n_in, *hidden_sizes])
         self.layers = nn.ModuleList([orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in sizes])
         self.norms: nn.ModuleList | None = None
-        if layer_norm:
-            self.norms = nn.ModuleList([nn.LayerNorm(n) for n in hidden_sizes])
+        if layer_norm or last_norm == 'plain':
+            make: Callable[[int], nn.Module] = nn.LayerNorm
+            if not layer_norm:
+                make = nn.Identity
+            norms = [make(n) for n in hidden_sizes]
+            if last_norm == 'plain':
+                norms[-1] = nn.LayerNorm(hidden_sizes[-1], elementwise_affine=False)
+            elif last_norm == 'none':
+                norms[-1] = nn.Identity()
+            self.norms = nn.ModuleList(norms)
         self.n_feature = hidden_sizes[-1]
         self.activation: Activation = activation
 

@@ -30,6 +30,12 @@ def test_run_folder_acts_and_trains_on_with_the_moments_of_the_file(tmp_path: Pa
     assert after['step_count'] > 32
 
 
+@pytest.mark.parametrize('name', ['di_discrete.tar', 'agilerl_discrete.pt'])
+def test_file_without_an_env_of_its_own_becomes_a_run_of_the_given_one(name: str, tmp_path: Path) -> None:
+    found = zoo.import_policy(MODEL.with_name(name), tmp_path / 'run', env='CartPole-v1')
+    assert found.cfg is not None and load_checkpoint(tmp_path / 'run').meta['config']['env']['id'] == 'CartPole-v1'
+
+
 def test_overrides_change_the_run_and_not_the_policy(tmp_path: Path) -> None:
     policy = zoo.import_policy(MODEL, env='CartPole-v1', overrides=['policy.learn.learning_rate=0.5'])
     other = zoo.import_policy(MODEL)

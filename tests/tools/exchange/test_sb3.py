@@ -178,3 +178,10 @@ def test_images_are_flattened_as_their_network_expects(tmp_path: Path) -> None:
         feature = extractor(torch.from_numpy(images) / 255)
     assert (torch.from_numpy(policy.act(images)) == action_net(feature).argmax(-1)).all()
     assert torch.allclose(policy.value(images), value_net(feature)[:, 0], atol=1e-5)
+
+
+def test_moments_of_trpo_are_those_of_its_critic_alone() -> None:
+    policy: Any = import_policy(MODELS / 'trpo_box.zip')
+    critic = policy.optimizers['critic']
+    assert critic.step_count > 0 and critic.exp_avg.abs().max() > 0
+    assert compared(MODELS / 'trpo_box.zip').learned is not None

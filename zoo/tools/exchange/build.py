@@ -41,6 +41,8 @@ def policy_of(model: ForeignModel, env: str | None, overrides: Sequence[str] = (
     if env is None:
         config['env'] = {'id': NO_ENV, **config.get('env', {})}
         model.became.append(('env', 'not known: the policy acts; a run needs env.id'))
+    elif 'id' not in config.setdefault('env', {}):
+        config['env']['id'] = env
     try:
         cfg = frozen_config(resolve_config(config, overrides))
     except ConfigError as error:
@@ -152,7 +154,8 @@ def _put_moments(model: ForeignModel, policy: Policy) -> None:
     for name, optimizer in optimizers.items():
         if moments is None or name == 'actor' and policy.cfg.type in ('trpo', 'npg'):
             continue  # the step of such an actor has no moments
-        lacking = [kind for kind in optimizer.rule.moments if kind not in moments.tensors]
+        wanted = set(optimizer.names)
+        lacking = [kind for kind in optimizer.rule.moments if not wanted <= set(moments.tensors.get(kind, ()))]
         if lacking:
             model.left_out.append(
                 ('policy.optimizer.pth', f'{", ".join(lacking)} is missing: the optimiser begins anew')

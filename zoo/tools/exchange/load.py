@@ -12,6 +12,7 @@ from typing import NamedTuple
 from zoo.core.errors import UserError, unknown_name
 from zoo.core.processes import machine_memory
 from zoo.policy.base import Policy
+from zoo.tools.exchange.agilerl import is_agilerl, of_agilerl
 from zoo.tools.exchange.build import policy_of, save_run
 from zoo.tools.exchange.cleanrl import is_cleanrl, of_cleanrl
 from zoo.tools.exchange.di_engine import is_di_engine, of_di_engine
@@ -21,9 +22,9 @@ from zoo.tools.exchange.rllib import MARK, env_of, read_rllib
 from zoo.tools.exchange.sb3 import is_sb3, read_sb3
 
 logger = logging.getLogger(__name__)
-SOURCES = ('sb3', 'cleanrl', 'rllib', 'di-engine')
+SOURCES = ('sb3', 'cleanrl', 'rllib', 'di-engine', 'agilerl')
 """Libraries whose models are imported."""
-KINDS = "zips of stable-baselines3's model.save, checkpoint folders of RLlib, checkpoints of DI-engine's ppo, and parameters of CleanRL's ppo_continuous_action"
+KINDS = "zips of stable-baselines3's model.save, checkpoint folders of RLlib, checkpoints of DI-engine's ppo and AgileRL's PPO, and parameters of CleanRL's ppo_continuous_action"
 
 
 class Imported(NamedTuple):
@@ -49,7 +50,8 @@ def import_policy(
     The log says what became of each entry.
 
     Args:
-      path: a zip of stable-baselines3 or sb3-contrib, a checkpoint folder of RLlib, or parameters of CleanRL.
+      path: a zip of stable-baselines3 or sb3-contrib, a checkpoint folder of RLlib, a checkpoint of DI-engine or
+        AgileRL, or parameters of CleanRL.
       run_dir: folder of a new run with this policy, for `zoo train --resume`; it needs env. None: no run is written.
       env: the id of the env that the model was trained on, which its file does not name.
       normalizer: the file that VecNormalize.save of stable-baselines3 wrote next to the model.
@@ -118,6 +120,8 @@ def _of_torch(path: Path, content: bytes) -> ForeignModel:
         found = read_torch(content)
     except (ArchiveError, PickleError) as error:
         raise ModelFileError(path, f'is a file of torch.save that cannot be read: {error}; save it again') from error
+    if is_agilerl(found):
+        return of_agilerl(path, found)
     if is_di_engine(found):
         return of_di_engine(path, found)
     if is_cleanrl(found):

@@ -129,6 +129,12 @@ class _Array:
         made.value = _array_of(data, dtype, shape, order)
         return made
 
+    @classmethod
+    def of_dill(cls, _make: object, _args: object, state: object, *_: object) -> _Array:
+        made = cls()
+        made.__setstate__(state)
+        return made
+
 
 class _Number:
     """One number of numpy."""
@@ -231,6 +237,7 @@ OPENED: dict[str, Any] = {
     'numpy.ndarray': _Array,
     **{f'numpy.{core}.{home}.{name}': make for core in ('core', '_core') for home in ('multiarray', 'numeric')
        for name, make in _OF_NUMPY.items()},
+    'dill._dill._create_array': _Array.of_dill,
     'torch._utils._rebuild_tensor_v2': _tensor_of,
     'torch._utils._rebuild_parameter': _tensor_itself,
     'torch.Size': lambda items=(): tuple(items),

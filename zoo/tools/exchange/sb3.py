@@ -545,9 +545,12 @@ class _SB3Reader:
         names = list(self._order)
         first = next(iter(rows.values()))
         kinds = [kind for kind in MOMENTS if isinstance(first.get(kind), Tensor)]
-        fits = set(rows) == set(range(len(names))) and all(
-            isinstance(rows[i].get(kind), Tensor) and rows[i][kind].shape == self._order[name]
-            for i, name in enumerate(names)
+        is_whole = set(rows) == set(range(len(names)))
+        if self._kind == 'trpo':  # the optimiser steps the critic alone, and keeps nothing of the actor
+            is_whole = set(rows) <= set(range(len(names)))
+        fits = is_whole and all(
+            isinstance(rows[i].get(kind), Tensor) and rows[i][kind].shape == self._order[names[i]]
+            for i in rows
             for kind in kinds
         )
         if 'critic.weight' in self._order:
@@ -564,7 +567,7 @@ class _SB3Reader:
             kind: {
                 places[name].name: places[name].changed(rows[i][kind].float() * factors[kind])
                 for i, name in enumerate(names)
-                if name in places
+                if name in places and i in rows
             }
             for kind in kinds
         }

@@ -1,0 +1,74 @@
+"""The stable-baselines3 half of `benchmarks/imports/lander.py`: PPO on LunarLander, saved midway, and the same model continued.
+
+Run it in an environment of its own, without zoo:
+
+    python -m venv /tmp/sb3 && /tmp/sb3/bin/pip install torch==2.13.0
+    /tmp/sb3/bin/pip install stable-baselines3==2.9.2 'gymnasium[box2d]==1.4.0'
+    /tmp/sb3/bin/python benchmarks/imports/lander_sb3.py FOLDER --seed 0
+
+It writes FOLDER/seed_0.zip after 200,000 env steps, and FOLDER/sb3_0.json with the returns of greedy episodes of that model, and of
+itself after so many more env steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+
+ENV = 'LunarLander-v3'
+BEFORE = 200_000
+MORE = (0, 20_000, 50_000, 100_000)
+EPISODES = 50
+FIRST_SEED = 10_000
+"""Episode i of each evaluation starts with reset(seed=FIRST_SEED + i)."""
+
+
+def greedy_returns(model: PPO) -> list[float]:
+    env = gym.make(ENV)
+    found = []
+    for episode in range(EPISODES):
+        obs, _ = env.reset(seed=FIRST_SEED + episode)
+        total = 0.0
+        ended = False
+        while not ended:
+            action, _ = model.predict(obs, deterministic=True)
+            obs, reward, terminated, truncated, _ = env.step(int(action))
+            total += float(reward)
+            ended = terminated or truncated
+        found.append(total)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder', type=Path)
+    parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    venv = make_vec_env(ENV, n_envs=8, seed=args.seed)
+    settings = {'n_steps': 256, 'batch_size': 64, 'n_epochs': 4, 'gamma': 0.999, 'gae_lambda': 0.98, 'ent_coef': 0.01}
+    model = PPO('MlpPolicy', venv, seed=args.seed, device='cpu', **settings)
+    model.learn(BEFORE)
+    path = args.folder / f'seed_{args.seed}.zip'
+    model.save(path)
+    start = model.num_timesteps
+    model = PPO.load(path, make_vec_env(ENV, n_envs=8, seed=args.seed + 100), device='cpu')
+    points = []
+    for steps in MORE:
+        missing = start + steps - model.num_timesteps
+        if missing > 0:
+            model.learn(missing, reset_num_timesteps=False)
+        points.append({'env_steps': model.num_timesteps - start, 'returns': greedy_returns(model)})
+        print(args.seed, points[-1]['env_steps'], sum(points[-1]['returns']) / EPISODES, flush=True)
+        (args.folder / f'sb3_{args.seed}.json').write_text(json.dumps(points) + '\n')
+
+
+if __name__ == '__main__':
+    main()
