@@ -1,0 +1,115 @@
+"""Whether a policy of stable-baselines3 that zoo imports keeps its return and trains on, beside the same one continued there.
+
+    python benchmarks/imports/lander_sb3.py FOLDER --seed 0             # in an environment of its own, for each seed
+    python benchmarks/imports/lander.py FOLDER --seed 0                 # imports FOLDER/seed_0.zip, writes zoo_0.json
+    python benchmarks/imports/lander.py FOLDER --write                  # writes benchmarks/results/lander.md and its raw files
+
+Both halves play the same greedy episodes: after the import, and after so many more env steps. `--steps 0` compares the import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from report import RESULTS, machine, table, today
+
+import zoo
+
+ENV = 'LunarLander-v3'
+MORE = (0, 20_000, 50_000, 100_000)
+EPISODES = 50
+FIRST_SEED = 10_000
+"""As in lander_sb3.py: episode i starts with reset(seed=FIRST_SEED + i)."""
+
+
+def greedy_returns(policy: Any) -> list[float]:
+    env = gym.make(ENV)
+    found = []
+    for episode in range(EPISODES):
+        obs, _ = env.reset(seed=FIRST_SEED + episode)
+        total = 0.0
+        ended = False
+        while not ended:
+            action = int(np.asarray(policy.act(obs[None]))[0])
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            ended = terminated or truncated
+        found.append(total)
+    return found
+
+
+def train_on(folder: Path, seed: int, points: tuple[int, ...]) -> None:
+    """Imports a model, trains it on to each point, and writes the returns there."""
+    found = []
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / 'run'
+        policy = zoo.import_policy(folder / f'seed_{seed}.zip', run, env=ENV, overrides=[f'seed={seed}'])
+        start = zoo.load_policy(run).run.env_step
+        for steps in points:
+            done = 0
+            if steps:
+                overrides = [
+                    f'max_env_step={start + steps}',
+                    f'policy.eval.eval_freq={10 * steps}',
+                    'logger.console=off',
+                ]
+                result = zoo.serial_pipeline(resume=run, overrides=overrides)
+                done = result.env_step - start
+                policy = zoo.load_policy(run)
+            found.append({'env_steps': done, 'returns': greedy_returns(policy)})
+            print(seed, done, mean(found[-1]['returns']), flush=True)
+            (folder / f'zoo_{seed}.json').write_text(json.dumps(found) + '\n')
+
+
+def write(folder: Path) -> None:
+    """Writes the table of all seeds that both halves have."""
+    raw = RESULTS / 'lander_raw'
+    raw.mkdir(exist_ok=True)
+    rows = []
+    for path in sorted(folder.glob('zoo_*.json')):
+        seed = path.stem.removeprefix('zoo_')
+        other = folder / f'sb3_{seed}.json'
+        halves = [json.loads(file.read_text()) for file in (path, other)]
+        for file in (path, other):
+            shutil.copy(file, raw / file.name)
+        for ours, theirs in zip(*halves, strict=False):
+            columns = [f'{mean(half["returns"]):.1f} at {half["env_steps"]:,}' for half in (ours, theirs)]
+            rows.append([seed, *columns])
+    text = (
+        '# A policy of stable-baselines3, imported and trained on\n\n'
+        f'PPO on {ENV}, saved by stable-baselines3 after 200,000 env steps; mean return of the same {EPISODES} greedy episodes '
+        'after so many more env steps. `benchmarks/imports/lander.py` and `lander_sb3.py` make it; returns of all episodes are '
+        f'in lander_raw/.\n\n{today()}, {machine()}.\n\n' + table(['seed', 'zoo', 'stable-baselines3'], rows) + '\n'
+    )
+    (RESULTS / 'lander.md').write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder', type=Path)
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--steps', type=int, nargs='*', default=MORE)
+    parser.add_argument('--write', action='store_true')
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.write:
+        write(args.folder)
+    else:
+        train_on(args.folder, args.seed, tuple(args.steps))
+
+
+if __name__ == '__main__':
+    main()
