@@ -24,9 +24,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from report import RESULTS, machine, table, today
-
 import zoo
+from report import RESULTS, machine, table, today
 
 ENV = 'LunarLander-v3'
 MORE = (0, 20_000, 50_000, 100_000)
