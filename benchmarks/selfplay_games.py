@@ -4,7 +4,8 @@
 
 RUN is a run folder or a checkpoint. Plays on the game of PettingZoo itself, with each opponent and in both seats, and prints wins,
 draws and losses. Minimax knows every position of tic-tac-toe, and draws one of its best moves. 'ahead' wins where it can, else it
-takes away a win of the other player, else it draws a move that gives no win away. Policies draw their actions, unless --greedy.
+takes away a win of the other player, else it draws a move that gives no win away. 'four_ahead' searches four moves deep. Policies
+draw their actions, unless --greedy.
 """
 
 from __future__ import annotations
@@ -108,6 +109,55 @@ def ahead(obs: dict[str, Any], rng: np.random.Generator) -> int:
     return int(rng.choice(moves_ahead(obs)))
 
 
+WIDTH = 8
+"""Bits of a column of a bit board of connect four: six places, and two that stay free so that lines do not run over the edge."""
+
+
+def has_four(discs: int) -> bool:
+    """Whether a bit board has four in a line: up a column, along a row, or along a diagonal."""
+    for step in (1, WIDTH, WIDTH + 1, WIDTH - 1):
+        pairs = discs & (discs >> step)
+        if pairs & (pairs >> (2 * step)):
+            return True
+    return False
+
+
+def search_value(mine: int, theirs: int, heights: tuple[int, ...], depth: int, low: int = -1, high: int = 1) -> int:
+    """The result that the player on move forces within some moves: 1, -1, or 0 for neither. Alpha-beta search."""
+    best = -1
+    moves = [column for column in (3, 2, 4, 1, 5, 0, 6) if heights[column] < 6]
+    if depth == 0 or not moves:
+        return 0
+    for column in moves:
+        value = move_value(mine, theirs, heights, column, depth, low, high)
+        best = max(best, value)
+        low = max(low, value)
+        if low >= high:
+            break
+    return best
+
+
+def move_value(mine: int, theirs: int, heights: tuple[int, ...], column: int, depth: int, low: int, high: int) -> int:
+    """The result that a move forces within some moves, of which it is the first."""
+    after = mine | (1 << (column * WIDTH + heights[column]))
+    if has_four(after):
+        return 1
+    raised = (*heights[:column], heights[column] + 1, *heights[column + 1 :])
+    return -search_value(theirs, after, raised, depth - 1, -high, -low)
+
+
+def four_ahead(obs: dict[str, Any], rng: np.random.Generator) -> int:
+    """Connect four: one of the moves that are best within four moves of both players together."""
+    planes = np.asarray(obs['observation']).astype(bool)[::-1]  # the lowest row first
+    mine, theirs = (
+        sum(1 << int(column * WIDTH + row) for row, column in np.argwhere(planes[..., i])) for i in range(2)
+    )
+    heights = tuple(planes.any(2).sum(0).tolist())
+    moves = np.flatnonzero(obs['action_mask']).tolist()
+    values = [move_value(mine, theirs, heights, move, 4, -1, 1) for move in moves]
+    return int(rng.choice([move for move, value in zip(moves, values, strict=True) if value == max(values)]))
+
+
 def random_play(obs: dict[str, Any], rng: np.random.Generator) -> int:
     """Each allowed move with the same probability."""
     return int(rng.choice(np.flatnonzero(obs['action_mask'])))
@@ -115,7 +165,7 @@ def random_play(obs: dict[str, Any], rng: np.random.Generator) -> int:
 
 OPPONENTS: dict[str, dict[str, Player]] = {
     'tictactoe': {'minimax': minimax, 'random': random_play},
-    'connect_four': {'ahead': ahead, 'random': random_play},
+    'connect_four': {'ahead': ahead, 'four_ahead': four_ahead, 'random': random_play},
 }
 
 
