@@ -16,6 +16,7 @@ results/learning_tuning.md, with every setting that was ever tried. --quick trai
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import logging
@@ -164,8 +165,6 @@ def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit
     path = raw_path(name, seed, folder)
     if not path.exists():
         return False
-    from zoo.run.config import resolve_config
-
     record = json.loads(path.read_text())
     if commit is not None and (commit, row_of(name).n_episode) != (record['commit'], len(record['returns'])):
         return False
@@ -174,7 +173,15 @@ def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit
     if 'aux_freq' in learn and learn['value_weight'] == 0.5:  # older records of ppg: the value had no effect then
         learn['value_weight'] = None
     recorded = settings(resolved)
-    return holds(resolve_config(bench_config(name, scale), seed=seed).to_dict(), recorded)
+    return holds({**_resolved(name, scale), 'seed': seed}, recorded)
+
+
+@functools.cache
+def _resolved(name: str, scale: float) -> dict[str, Any]:
+    """The config of a row, of which only the key `seed` differs between its records."""
+    from zoo.run.config import resolve_config
+
+    return resolve_config(bench_config(name, scale)).to_dict()
 
 
 def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> bool:

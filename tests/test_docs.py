@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from tests.cluster.torchrun import TORCHRUN
 from tests.forked import run_python
 from zoo.backend.choose import WORTH_STEPS
+from zoo.config.section import value_at
 from zoo.config.source import bundled_configs
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.run.config import explain_config, resolve_config
@@ -54,7 +56,14 @@ def test_page_commands_are_understood_and_their_keys_exist(page: Path) -> None:
         if args.command in ('train', 'config') and config in bundled_configs() and not args.imports:
             members, fixed = grid_of(args.overrides)
             for member in members:
-                resolve_config(config, [*fixed, *member.overrides])
+                overrides = [*fixed, *member.overrides]
+                assert _keys_without_value(resolve_config(config, overrides), overrides) == []
+
+
+def _keys_without_value(config: Any, overrides: Sequence[str]) -> list[str]:
+    """The keys of overrides that the config lacks, or that have no value though one was given."""
+    pairs = (override.removeprefix('+').partition('=') for override in overrides)
+    return [key for key, _, value in pairs if value != 'null' and value_at(config, key) is None]
 
 
 def test_page_commands_are_found() -> None:

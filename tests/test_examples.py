@@ -245,6 +245,7 @@ def test_two_policies_learn_and_a_hare_that_stands_still_is_caught(
     assert caught.last_return == 1.0
 
 
+@pytest.mark.long
 def test_self_play_in_kuhn_poker_has_standings_and_a_loss_of_its_average(tmp_path: Path) -> None:
     pytest.importorskip('pyspiel', reason='OpenSpiel')
     page = runpy.run_path(str(EXAMPLES / 'self_play.py'))

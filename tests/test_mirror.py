@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -22,6 +23,7 @@ WHOLE = {
 """Test files of what is no module: {file: what it tests}."""
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """{'policy/ppo': its file} of all modules but `__init__.py`, which list names, and `__main__.py`, which calls the command."""
     files = [path for path in ZOO.rglob('*.py') if path.name not in ('__init__.py', '__main__.py')]

@@ -149,6 +149,7 @@ def test_what_is_no_function_is_refused():
         load_function('bot', 3)
 
 
+@pytest.mark.long
 def test_state_of_an_actor_may_be_on_another_device_than_its_rows():
     """The meta device refuses to be mixed with the CPU as a GPU does; observations and actions are on the CPU."""
 

@@ -94,6 +94,7 @@ POLICIES = {
 MORE = {'dqn': dict(buffer=dict(n_sample=32))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('kind', POLICIES)
 @pytest.mark.parametrize('env_id', ENVS)
 def test_one_agent_is_the_run_of_the_env(env_id, kind, tmp_path):
@@ -119,6 +120,7 @@ def test_one_agent_is_the_run_of_the_env_with_other_settings(env_id, way, tmp_pa
     assert_same_run(*runs)
 
 
+@pytest.mark.long
 @pytest.mark.slow(first=True)
 @pytest.mark.parametrize('env_id', ENVS)
 def test_one_agent_in_processes_is_the_run_of_the_env(env_id, tmp_path):
@@ -126,6 +128,7 @@ def test_one_agent_in_processes_is_the_run_of_the_env(env_id, tmp_path):
     assert_same_run(*[train(tmp_path, name, POLICIES['native'], **way) for name in ('CartPole-v1', env_id)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('kind', ['native', 'lstm', 'dqn'])
 def test_resumed_run_of_one_agent_is_that_of_the_env(kind, tmp_path):
     ends = []
@@ -236,6 +239,7 @@ def _objects(final: np.ndarray, ended: np.ndarray) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('kind', POLICIES)
 def test_agents_of_one_policy_are_rows_of_a_vector_env(kind, tmp_path):
     policy = dict(POLICIES[kind], eval=dict(eval_freq=10_000, n_episode=1))
@@ -261,6 +265,7 @@ def test_policy_of_one_agent_loads_without_its_run(tmp_path):
     assert differences(load_policy(agents.run_dir).state_dict()['model'], agents.policy.state_dict()['model']) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('env_id', ['tests.agents.envs:Clockwork', 'tests.agents.envs:Rota'])
 def test_agents_in_processes_act_as_in_one(env_id, tmp_path):

@@ -379,6 +379,7 @@ def test_script_of_turns_ends_as_it_says():
     assert acted == 'abacbcc'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('n_step', [1, 3, 5, 9])
 def test_reward_norm_is_of_the_sums_of_each_agent(n_step, tmp_path):
     """Five episodes of 7 steps are 35 sums of rewards; where rollouts end does not matter."""

@@ -107,6 +107,7 @@ def steps_of_round(pattern: Pattern, i: int) -> Steps:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('seed', 'n_pattern'), [(0, 500), (1, 500), *(pytest.param(i, 1_000, marks=pytest.mark.soak) for i in range(10))]
 )

@@ -181,6 +181,7 @@ def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
             torch.testing.assert_close(a, b, **CLOSE)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [Eager, GraphExecutor])
 def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_all_rows(make: Any) -> None:
@@ -617,7 +618,7 @@ def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureF
     assert not messages(caplog)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
     """Dict observations with a mask, burn-in, episodes that begin inside a sequence. For other cells: test_sequences."""
     space = Dict({'obs': Box(np.full(3, -1.0), np.ones(3)), 'action_mask': MultiBinary((2,))})

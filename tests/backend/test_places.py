@@ -305,8 +305,11 @@ def test_each_place_of_the_list_is_tried_here() -> None:
     assert {code.place for code in CODE} == set(BY_NAME)
 
 
-@pytest.mark.parametrize('executor', ['native', 'graph', 'auto', 'auto compiled'])
-@pytest.mark.parametrize('is_late', [False, True], ids=['from the beginning', 'after an update'])
+@pytest.mark.parametrize('executor', ['native', 'graph', 'auto', pytest.param('auto compiled', marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    'is_late',
+    [pytest.param(False, id='from the beginning'), pytest.param(True, id='after an update', marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize('code', CODE, ids=lambda code: f'{code.place}, {getattr(code.put, "__name__", "")}')
 def test_code_at_a_place_runs_as_in_eager_steps_or_is_refused_by_name(
     code: Code, is_late: bool, executor: str, batches: list[Any], eager: Eager, monkeypatch: pytest.MonkeyPatch

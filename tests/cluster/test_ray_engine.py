@@ -87,6 +87,7 @@ class LogsItsGroup:
         runner.log('life', number, reduce='sum', lifetime=True)
 
 
+@pytest.mark.soak
 class TestRayEngine(OutsideContract):
     killed = 'its process {pid} on {host} ended unexpectedly, e.g. by signal 9 or for lack of memory'
 

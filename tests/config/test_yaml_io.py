@@ -170,6 +170,7 @@ def test_stored_config_has_no_passwords_in_sinks_and_all_other_texts_as_they_are
     assert 'secret' not in str(storable(cfg, hides=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('text', 'said'),
     [

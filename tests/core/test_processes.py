@@ -215,7 +215,7 @@ def test_compilation_is_given_up_and_the_function_runs_as_it_is() -> None:
         assert received == [signal.SIGTERM]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_command_called_as_a_function_sets_no_limit_to_the_end_of_the_process() -> None:
     text = """
 import threading

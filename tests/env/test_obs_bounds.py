@@ -123,7 +123,7 @@ def test_bytes_of_an_image_beyond_the_bound_that_scales_them_end_the_run_at_any_
         serial_pipeline(job_config(tmp_path, maker(dark, 9, start=40), env=env, max_env_step=512))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bytes_of_an_image_below_their_lower_bound_are_one_warning(
     tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

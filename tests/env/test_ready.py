@@ -97,6 +97,7 @@ def test_a_fault_names_the_env_by_its_index_among_all(fault: str, kind: type, se
     assert sentence in str(error.value)
 
 
+@pytest.mark.long
 def test_an_env_that_hangs_is_named_though_others_answer(tmp_path: Path) -> None:
     gate = tmp_path / 'gate'  # never made: copy 0 hangs
     fields = dict(kwargs=dict(gate=str(gate)), step_timeout=0.5)

@@ -52,6 +52,7 @@ def winds(log: list[dict[str, Any]]) -> dict[int, float]:
     return {row['env_step']: row['env/schedule/wind'] for row in log if 'env/schedule/wind' in row}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_a_schedule_is_applied_at_each_rollout_and_evaluation_and_logged(tmp_path: Path, how: str) -> None:

@@ -307,7 +307,7 @@ def test_bad_section_of_a_memory_is_refused_in_a_sentence(recurrent: Any, words:
     assert len(refused.value.problems) == 1 and all(word in str(refused.value) for word in words), str(refused.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_traced_program_resets_where_it_is_told_to_and_not_where_the_example_did() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -422,6 +422,7 @@ def test_options_of_components_have_their_defaults(now: dict[str, Any]) -> None:
             assert {option: new.get(option) for option in old} == old, f'{key}: {name}'
 
 
+@pytest.mark.long
 def test_bundled_configs_say_the_same() -> None:
     has_taxi_4 = 'Taxi-v4' in gymnasium.registry  # older versions of gymnasium have Taxi-v3
     now = surface.bundled(name for name in SURFACE['bundled'] if name != 'taxi_ppo' or has_taxi_4)

@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from tests.policy_envs import TWO_ACTIONS
+from zoo.config.section import Section, leaf_items, value_at
 from zoo.core.errors import UserError
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY
@@ -38,14 +39,16 @@ def sections_of(text: str) -> dict[str, Any]:
     return policy
 
 
-def made(text: str) -> None:
+def made(text: str) -> Any:
     """Builds a policy for rollouts of 8 steps with some options; the key 'space' names an action space."""
     sections = sections_of(text)
     space, kind = SPACES[sections.pop('space', 'two')], sections['type']
     for name, defaults in (('collect', {'n_step': 8}), ('model', {'hidden_sizes': [8]})):
         sections[name] = {**defaults, **sections[name]}
     run = RunInfo(n_draw=2 if kind.endswith('offpolicy') else None)
-    POLICY_REGISTRY.build(kind, resolve_policy(sections), OBS, space, run=run).check_fields()
+    policy = POLICY_REGISTRY.build(kind, resolve_policy(sections), OBS, space, run=run)
+    policy.check_fields()
+    return policy
 
 
 WARM = 'collect.exploration: {type: temperature, temperature: 2.0}'
@@ -228,7 +231,11 @@ def test_policy_of_what_does_not_fit_together_is_refused(text: str, words: str) 
     ],
 )
 def test_policy_of_what_has_a_meaning_is_not_refused(text: str) -> None:
-    made(text)  # the check is that it raises nothing
+    asked = sections_of(text)
+    asked.pop('space', None)
+    cfg = made(text).cfg
+    for path, value in leaf_items(asked):
+        assert value_at(cfg, path) == value or isinstance(value_at(cfg, path), Section)
 
 
 def test_distribution_that_declares_no_fields_may_read_any(monkeypatch: pytest.MonkeyPatch) -> None:

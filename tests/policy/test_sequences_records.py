@@ -55,6 +55,7 @@ def with_whole_states(mode: CollectMode) -> CollectMode:
     return mode._replace(start=start, recorder=None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('mode', 'sequence'),
     [
@@ -112,6 +113,7 @@ def config(root: Path, kind: str, **model: Any) -> Any:
     return resolve_config(run_config(root, kind, 'remember_cue', seed=3, env=CUE, policy=policy))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('kind', 'model'),
     [

@@ -88,6 +88,7 @@ def test_two_runners_end_with_the_bits_of_two_groups(case: str, tmp_path: Path) 
     assert len([row for row in groups[1] if 'collect/agent_step' in row]) >= 2
 
 
+@pytest.mark.long
 def test_resumed_run_of_two_policies_continues_with_runners(tmp_path: Path) -> None:
     config = config_of(tmp_path, CHANCE, {}, TWO)
     ends = []
@@ -115,7 +116,7 @@ def test_envs_of_a_lost_runner_begin_new_episodes(tmp_path: Path) -> None:
         assert first.tolist() == [2.0**3, 2.0**3, 1.0, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runners_of_other_processes_act_for_several_policies(tmp_path: Path) -> None:
     config = config_of(tmp_path, CHANCE, {}, dict(ACTORS, policies=dict(ACTORS['policies'], chance={})))
     groups = trained(config, tmp_path / 'groups', env=dict(collector_group_num=2))

@@ -67,6 +67,7 @@ def test_rows_of_opponents_are_not_learned_from(tmp_path):
         assert int(job.collector.agent_step) == 4 * 32
 
 
+@pytest.mark.long
 def test_resumed_runs_have_the_same_opponents_and_end_bit_equal(tmp_path):
     first = serial_pipeline(config(tmp_path / 'a', PAST, 256))
     ends = []
@@ -132,6 +133,7 @@ class StopAt:
             job.stop('enough')
 
 
+@pytest.mark.long
 def test_run_that_broke_off_continues_as_one_that_ended_there(tmp_path):
     """From the checkpoint of step 256 of a run that went on, and from the end of a run that was stopped in step 256."""
     section = PAST | dict(sample='pfsp', keep=2, snapshot=dict(every=128, win_rate=0.6))
@@ -234,6 +236,7 @@ def test_snapshot_of_other_spaces_is_refused(tmp_path):
         serial_pipeline(resume=first.run_dir, max_env_step=512)
 
 
+@pytest.mark.long
 def test_run_continues_from_each_checkpoint_that_is_kept(tmp_path):
     """A checkpoint every 128 env steps, of which the last three stay; of the snapshots two and the first one stay."""
     section = PAST | dict(keep=2, slots=1)

@@ -220,7 +220,7 @@ def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:

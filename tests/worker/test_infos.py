@@ -233,6 +233,7 @@ def test_two_groups_of_envs_fill_one_tally() -> None:
     assert len(collector.episodes.infos.values['steps']) == collector.episodes.n_episode == 16  # 4 of each env
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('vectorization', 'autoreset'), [('sync', 'same_step'), ('async', 'next_step')])
 def test_episodes_that_broke_off_are_not_counted(vectorization: str, autoreset: str) -> None:

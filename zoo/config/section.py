@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
@@ -521,14 +522,24 @@ def sections_of(annotation: Any) -> list[type[Section]]:
 
 def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str, FieldInfo]]:
     """Yields (dotted path, field) for a section and its inner sections, in order, each section before its fields."""
+    return ((join_path(path, key), field) for key, field in _fields(section_cls))
+
+
+@functools.lru_cache(maxsize=512)
+def _fields(section_cls: type[Section]) -> tuple[tuple[str, FieldInfo], ...]:
+    """What `fields_of` yields, with paths in the section: a class of fields never changes, and has some 170."""
+    found: list[tuple[str, FieldInfo]] = []
     for key, field in section_cls.model_fields.items():
-        yield join_path(path, key), field
+        found.append((key, field))
         if is_section(field):
-            yield from fields_of(sections_of(field.annotation)[0], join_path(path, key))
+            inner = _fields(sections_of(field.annotation)[0])
+            found += [(join_path(key, path), each) for path, each in inner]
+    return tuple(found)
 
 
-def old_keys_of(section_cls: type[Section]) -> dict[str, OldKey]:
-    """The old keys of the inner sections, by dotted path."""
+@functools.lru_cache(maxsize=512)
+def old_keys_of(section_cls: type[Section]) -> Mapping[str, OldKey]:
+    """The old keys of the inner sections, by dotted path; not to be changed."""
     inner = [(path, sections_of(field.annotation)[0]) for path, field in fields_of(section_cls) if is_section(field)]
     return {join_path(path, key): old for path, part in inner for key, old in part.old_keys.items()}
 

@@ -147,9 +147,18 @@ def yaml_text(config: ConfigLike) -> str:
 def storable(value: Any, hides: bool = False, at: str = '') -> Any:
     """A config as files hold it: plain, functions by name, no passwords in logger.sinks. Args: hides: no passwords at all."""
     if isinstance(value, dict | Section):
-        return {k: storable(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in plain(value).items()}
+        return _stored(plain(value), hides, at)
     if isinstance(value, list):
         return [storable(v, hides, at) for v in value]
+    return _stored(value, hides, at)
+
+
+def _stored(value: Any, hides: bool, at: str) -> Any:
+    """See `storable`. Args: value: as returned by `plain`."""
+    if isinstance(value, dict):
+        return {k: _stored(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in value.items()}
+    if isinstance(value, list):
+        return [_stored(v, hides, at) for v in value]
     if isinstance(value, str):
         if hides:
             return without_passwords(value)

@@ -148,7 +148,7 @@ def problems(draw: st.DrawFn) -> tuple[Case, StepSpec, Any]:
     return case, step, batch
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(problems(), st.sampled_from(LEVELS))
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_step_over_any_sequences_has_gradients_of_float64(

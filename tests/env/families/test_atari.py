@@ -123,7 +123,7 @@ def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> None:
     env = make('Breakout', 8, training=True)
     last, n_mixed = env.reset(0), 0

@@ -114,7 +114,7 @@ def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() ->
     assert 0 < 3 * n_game < n_end  # Qbert has four lives
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_atari_without_options_is_the_raw_game_in_training_too() -> None:
     env = make('Qbert-v5', 4, True)
     env.reset(0)
@@ -320,7 +320,7 @@ def test_make_vector_env_options_that_do_not_fit_are_refused(game: str, kwargs: 
         make(game, kwargs=kwargs).reset(0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
     for side in ('img_height', 'img_width'):  # a single pixel would be no image
         env = make('Pong-v5', 2, kwargs={**LEAST, side: 9})

@@ -225,6 +225,7 @@ def needs_extra(env_id: str) -> None:
         pytest.skip(f'the extra {env_id} is not installed')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('env_id', 'game'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from zoo.core.errors import UserError
 from zoo.env import EnvConfig, EnvKwargsError, MissingExtraError, check_env, make_env
 from zoo.env.families.minatar import GAMES, MinAtar
 
-pytest.importorskip('minatar')
+# not importorskip: the import takes two seconds in each process that collects the tests
+pytestmark = pytest.mark.skipif(find_spec('minatar') is None, reason='needs the extra minatar')
 
 N_ACTION = {'asterix': 5, 'breakout': 3, 'freeway': 3, 'seaquest': 6, 'space_invaders': 4}
 N_CHANNEL = {'asterix': 4, 'breakout': 4, 'freeway': 7, 'seaquest': 10, 'space_invaders': 6}

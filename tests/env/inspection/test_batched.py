@@ -93,7 +93,7 @@ def test_clipped_rewards_of_a_batched_version_are_named_with_the_key_for_evaluat
     assert check_env(cfg.model_copy(update={'kwargs': {'reward_clipping': False}})) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_batched_version_of_a_game_of_ale_is_another_task_with_clipped_rewards() -> None:
     pytest.importorskip('ale_py')
     task, clipped = check_env(EnvConfig(id='ale_py:ALE/MsPacman-v5', vectorization='batched'))

@@ -281,7 +281,9 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize('limit', [None, 5], ids=['bare', 'in a time limit'])
+@pytest.mark.parametrize(
+    'limit', [pytest.param(None, id='bare'), pytest.param(5, id='in a time limit', marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize('action', ['discrete', 'box'])
 @pytest.mark.parametrize('case', WRAPPED)
 def test_check_env_takes_its_steps_through_the_outermost_wrapper(case: str, action: str, limit: int | None) -> None:
@@ -492,6 +494,7 @@ class ZeroSeedEnv(LimitEnv):
         return self.rng.random(1, np.float32), {}
 
 
+@pytest.mark.long
 def test_seeds_are_judged_as_runs_use_them_and_the_seed_0_is_named() -> None:
     assert check_env(EnvConfig(id=ZeroSeedEnv, check='strict')) == []
     report = inspect_env(ZeroSeedEnv, n_step=20)

@@ -186,7 +186,7 @@ def test_inspect_env_facts_are_those_of_the_env(fields: dict[str, Any], facts: d
     assert {name: found[name] for name in facts} == facts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inspect_env_without_an_end_or_a_limit_is_warned_of() -> None:
     endless = {'id': limit_env, 'kwargs': {'limit': 10**9}}
     assert 'no episode ended in 1000 random steps' in inspect_env(endless).warnings[0]
@@ -208,7 +208,7 @@ def test_inspect_env_stops_after_limit_s() -> None:
     assert 1 <= report.facts['steps'] <= 21 and report.problems == []  # 0.1 s / 5 ms, and the step that saw the limit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core workers gain nothing
     slow, fast = (report_of(env, collector_env_num=8).facts for env in (SleepyEnv, limit_env))

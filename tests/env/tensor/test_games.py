@@ -136,6 +136,7 @@ def play_both(theirs, mine, rng, choose):
     return reward[0].tolist()
 
 
+@pytest.mark.long
 def test_tictactoe_equals_pettingzoo_in_random_games():
     tictactoe = pytest.importorskip('pettingzoo.classic.tictactoe_v3', reason='the extra agents')
     rng = np.random.default_rng(0)

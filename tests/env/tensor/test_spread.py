@@ -17,6 +17,7 @@ def places(entities):
     return torch.tensor(np.array([[each.state.p_pos for each in entities]]), dtype=torch.float64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('n_agent', [2, 3])
 def test_simple_spread_equals_mpe2_step_by_step(n_agent):
     """40 episodes of 25 steps: observations and rewards to 1e-5, the state of all, and the end by the limit."""

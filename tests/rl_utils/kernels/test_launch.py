@@ -186,6 +186,7 @@ def test_find_is_traced_again_for_choices_of_other_sizes():
         torch.testing.assert_close(compiled(data, dist), policy_loss(data, dist))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('dist', DISTS[::2], ids=lambda dist: dist.name)
 def test_ops_pass_torchs_own_checks(dist):

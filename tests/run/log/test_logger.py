@@ -87,6 +87,7 @@ class CountCalls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.long
 def test_write_reads_all_tensors_in_one_host_sync(tmp_path: Path) -> None:
     metrics = {f'm{i}': torch.tensor(float(i)) for i in range(20)}
     with Logger(tmp_path, QUIET, 'exp', 100) as log, CountCalls() as counted:
@@ -376,7 +377,7 @@ def test_console_outside_of_a_notebook_is_live_on_a_terminal_and_else_plain(monk
     assert kinds == {True: True, False: False}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_in_a_real_kernel_leaves_one_line_about_its_last_rollout(tmp_path: Path) -> None:
     pytest.importorskip('ipykernel')
     nbclient, nbformat = pytest.importorskip('nbclient'), pytest.importorskip('nbformat')

@@ -297,7 +297,7 @@ def test_id_is_kept_in_the_run_folder_and_a_broken_one_is_not_used(tmp_path: Pat
         assert tracker.remembered_id() is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_log_that_is_one_line_of_gigabytes_is_cut_within_little_memory(tmp_path: Path) -> None:
     path = tmp_path / 'metrics.jsonl'
     path.write_text('{"env_step": 1, "wall_s": 2.5}\n')

@@ -96,7 +96,7 @@ def run(root: Path, **policy: Any) -> dict[str, set[int]]:
     return {phase: {n for name, n in SEEN if name == phase} for phase in ('collect', 'sample', 'learn', 'evaluate')}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_multiply_adds_are_the_entries_of_the_actors_matrices_and_of_a_filter_at_every_place() -> None:
     assert (multiply_adds(make('vectors', 2)), multiply_adds(make('frames'))) == (CARTPOLE, NATURE)
 
@@ -140,6 +140,7 @@ def test_use_threads_calls_torch_only_where_the_number_changes(monkeypatch: pyte
 LARGE = dict(model=dict(hidden_sizes=[512, 512]))
 
 
+@pytest.mark.long
 @pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('policy', 'n_act', 'n_learn'),
@@ -159,7 +160,7 @@ def test_phase_with_enough_work_alone_gets_two_threads(
     assert n_act == 2 or {n for name, n in SEEN if name == 'step'} == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_with_one_seed_are_equal_to_the_bit_on_two_threads(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, max_env_step=128, policy=dict(n_thread=2, model=dict(hidden_sizes=[512, 512])))
     a, b = serial_pipeline(cfg, seed=1), serial_pipeline(cfg, seed=1)

@@ -115,7 +115,7 @@ def test_server_that_is_started_again_continues_from_its_checkpoint_and_counts_n
     job: Any = ServedJob(served_config(tmp_path, max_env_step=64), callbacks=[first])
     job.start()
     port = job.server.server_address[1]
-    client = client_of(job, timeout=5.0, patience=60.0)
+    client = client_of(job, timeout=5.0, patience=20.0)
     player = in_thread(play, client, 0, 40)
     job.iteration()
     path = job.save()

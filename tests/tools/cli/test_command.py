@@ -358,6 +358,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_1(tmp_path: Path, co
     assert command[:5] != 'train' or list(tmp_path.glob('runs/*/*/checkpoints/*.safetensors'))
 
 
+@pytest.mark.long
 def test_characters_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path) -> None:
     done = _shell('PYTHONIOENCODING=ascii zoo config cartpole_ppo exp_name=\u65e5\u672c', tmp_path)
     assert done.returncode == 0 and '\\u65e5\\u672c' in done.stdout

@@ -12,7 +12,7 @@ from tests.tools.population.small import LR, small, written
 SPACE = f"'{LR}=log(1e-4,1e-2)'"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evolve_prints_members_and_commands_that_work(zoo: Zoo, in_tmp: Path) -> None:
     written(in_tmp / 'small.yaml', small(Path('runs')))
     words = f'evolve small.yaml {SPACE} --pop 4 --every 64 --generations 2'

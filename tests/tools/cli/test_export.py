@@ -107,6 +107,7 @@ def test_memory_is_carried_by_the_example(memory: Path, zoo: Zoo) -> None:
     assert returns_by_example('policy.onnx', 'half:Half-v0') == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.long
 def test_torch_export_and_json(cartpole: Path, zoo: Zoo) -> None:
     found = zoo('export --format torch-export --value --best --licence Apache-2.0 --json', cartpole).data
     assert (found['file'], found['card']) == ('policy.pt2', 'policy.pt2.md')

@@ -177,7 +177,7 @@ def test_check_env_takes_keys_of_the_env_anywhere(words: str, in_tmp: Path, zoo:
     assert '(2, 2)' in facts or '[2, 2]' in facts  # two observations of two numbers
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_check_env_names_the_break_and_exits_1(in_tmp: Path, zoo: Zoo) -> None:
     Path('breaking.py').write_text(LINE_ENV.replace('float(action)', "float('nan')"))
     said = zoo('check-env breaking.py:Line', code=1)
@@ -188,7 +188,7 @@ def test_check_env_names_the_break_and_exits_1(in_tmp: Path, zoo: Zoo) -> None:
 ENDLESS_ENV = LINE_ENV.replace('self.n == 10', 'False').replace('self.np_random.uniform', 'np.random.uniform')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(in_tmp: Path, zoo: Zoo) -> None:
     Path('endless.py').write_text(ENDLESS_ENV)
     out, err = zoo('check-env endless.py:Line')

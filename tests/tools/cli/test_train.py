@@ -124,6 +124,7 @@ def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(in_tm
     assert steps == sorted(steps)  # one history
 
 
+@pytest.mark.long
 def test_resume_takes_the_words_by_which_eval_names_a_run(in_tmp: Path, zoo: Zoo) -> None:
     first = trained(zoo, 'cartpole_ppo --run runs/cartpole_ppo/mine')
     for n, word in enumerate(('last', 'cartpole_ppo', 'runs', 'runs/cartpole_ppo/mine'), start=1):

@@ -52,7 +52,7 @@ def _tries(data: dict[str, Any], give: Any, tried: Any = ()) -> set[tuple[str, .
     return {*tried, *paths}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pairs_of_di_engine():
     tried, tried_create = set(), set()
     for main, create in PAIRS.values():  # only the keys that no earlier pair has
@@ -66,6 +66,7 @@ def test_blocks_of_rl_zoo3():
     for name in ('CartPole-v1', 'HalfCheetah-v4', 'CarRacing-v2'):
         block = {**yaml.safe_load(RL_ZOO3_PPO)[name], 'env': name, 'target_kl': 0.1, 'clip_range_vf': 0.2}
         tried = _tries(block, lambda changed: changed, tried)
+    assert {('n_steps',), ('policy_kwargs',), ('target_kl',)} <= tried
 
 
 def test_settings_of_rllib():
@@ -76,7 +77,8 @@ def test_settings_of_rllib():
         **more,
         'model': {**block['config']['model'], 'use_lstm': True, 'max_seq_len': 20},
     }
-    _tries(block, lambda changed: changed)
+    tried = _tries(block, lambda changed: changed)
+    assert {('config', 'kl_coeff'), ('config', 'model', 'max_seq_len')} <= tried
 
 
 @pytest.mark.long
@@ -88,4 +90,4 @@ def test_arguments_of_cleanrl(tmp_path):
         path.write_text(f'class Args:\n{fields}\n')
         return path
 
-    _tries(CLEANRL_ARGS, file_with)
+    assert _tries(CLEANRL_ARGS, file_with) == {(name,) for name in CLEANRL_ARGS}

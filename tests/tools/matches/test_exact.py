@@ -107,6 +107,7 @@ def test_match_has_the_exploitability_of_each_player_and_of_the_league(kuhn):
     assert result.as_data()['exploitability']['random']['nash_conv'] == pytest.approx(0.916667, abs=1e-6)
 
 
+@pytest.mark.long
 def test_function_and_large_game_have_none():
     assert list(match('random', first_legal, env=KUHN, n_episode=2).exploitability) == ['random']
     assert match('random', 'random', env='pyspiel:liars_dice', n_episode=2).exploitability == {}

@@ -67,6 +67,7 @@ def games_by_hand(policies, seeds, n_game):
     return counts
 
 
+@pytest.mark.long
 def test_match_of_two_saved_runs_has_the_counts_of_a_loop_by_hand(runs):
     RandomOpening.seeds.clear()
     result = match(*runs, n_episode=200, greedy=True, overrides=['env.evaluator_env_num=4'])
@@ -93,6 +94,7 @@ def test_match_of_policies_is_that_of_their_runs(runs):
     assert from_memory.players == ('ppo', 'ppo (2)')
 
 
+@pytest.mark.long
 def test_policy_has_half_of_the_points_against_itself(runs):
     result = match(runs[0], runs[0], n_episode=400)
     one, other = result.pairings[0].seats.values()

@@ -50,6 +50,7 @@ def set_up_of(players, env=None):
     )
 
 
+@pytest.mark.long
 def test_film_has_a_game_of_each_seating_and_a_line_below_each_picture(run, tmp_path):
     path = tmp_path / 'game.mp4'
     film = film_match(set_up_of([run, 'tests.agents.opening_env:first']), path, fps=10)
@@ -63,6 +64,7 @@ def test_film_has_a_game_of_each_seating_and_a_line_below_each_picture(run, tmp_
     assert (width, height) == (1000, 1066)  # a board of 1000 x 1000, and a line of two thirtieths of it
 
 
+@pytest.mark.long
 def test_match_writes_the_film_too(run, tmp_path):
     path = tmp_path / 'game.gif'
     assert match(run, 'random', n_episode=2, video=path).score.n_game == 2

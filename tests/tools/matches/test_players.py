@@ -169,6 +169,7 @@ except CheckpointError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('part', ['', 'league/0.safetensors'])
 def test_code_that_a_run_or_its_snapshot_names_needs_consent(run, part):
     def said(trust):

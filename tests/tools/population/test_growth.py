@@ -139,6 +139,7 @@ def test_parameters_are_as_many_as_counted_by_hand(growth: Growth, n: int, folde
     assert state['policy']['learn']['optimizer']['all']['exp_avg'].numel() == n
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'growth',

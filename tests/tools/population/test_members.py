@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.tools.population.small import LR, SPACES, small
 from zoo.config.section import value_at
 from zoo.tools.population.evolution import evolve
@@ -32,6 +34,7 @@ def test_member_has_its_values_and_resolves_others(tmp_path: Path) -> None:
     assert member.value_text(LR) == str(value_at(member.config, LR))
 
 
+@pytest.mark.long
 def test_checkpoints_of_lives_that_ended_go_unless_all_are_kept(tmp_path: Path) -> None:
     for keep, n_kept in (('alive', 4), ('all', 6)):
         root = tmp_path / keep

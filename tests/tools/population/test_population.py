@@ -14,6 +14,7 @@ from zoo.tools.population.population import Population, env_step_words
 from zoo.tools.results.lineage import MEMBERS
 
 
+@pytest.mark.long
 def test_population_is_read_from_its_folder(tmp_path: Path) -> None:
     trained = zoo.population.evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2)
     read = zoo.population.Population.open(trained.folder)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.tools.population.small import LR, SPACES, small
 from zoo.tools.population.evolution import evolve
 from zoo.tools.population.population import env_step_words, member_rows
 
 
+@pytest.mark.long
 def test_table_has_the_best_member_first_and_steps_are_counted_once(tmp_path: Path) -> None:
     population = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2)
     heads, *table = member_rows(population)

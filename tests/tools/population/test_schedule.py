@@ -38,7 +38,7 @@ def test_schedule_has_a_step_where_a_value_changed(tmp_path: Path) -> None:
     assert texts['policy.learn.epoch_per_collect'] == '3' and single == ['policy.learn.epoch_per_collect']
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_schedule_of_the_best_trains_with_the_rates_of_its_lineage(tmp_path: Path) -> None:
     population = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=5, select='truncation:0.5')
     best = population.best

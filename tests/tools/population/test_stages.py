@@ -107,7 +107,7 @@ class Crash:
             os._exit(9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_member_whose_process_ends_fails_alone_and_is_replaced(tmp_path: Path) -> None:
     config = small(tmp_path, callbacks=['tests.tools.population.test_stages:Crash'])
     lineage = evolve(config, [*SPACES], pop=4, every=64, generations=2, jobs=2).lineage

@@ -74,7 +74,7 @@ def test_settings_are_sorted_by_their_share_and_few_configs_say_nothing() -> Non
     assert importance_of(_configs(LEAST), range(LEAST), keys[2:], 'return') is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -> None:
     runs = []
     for i in range(LEAST):

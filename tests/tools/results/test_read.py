@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_seeds(tmp_path_factory.mktemp('runs'), [0, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_run_has_its_config_metrics_and_end(trained: Path) -> None:
     run = zoo.read_run(find_runs([trained])[1])
     assert (run.exp_name, run.policy_type, run.env_id) == ('cartpole_ppo', 'ppo', 'CartPole-v1')

@@ -335,7 +335,7 @@ def test_configs_that_tie_are_none_of_them_called_the_best() -> None:
     assert said in page_of(runs).text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_curve_of_few_evaluations_is_that_of_training(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level('INFO')
     run = whole_run()

@@ -71,7 +71,7 @@ def test_values_errors_and_deaths_reach_the_first_process() -> None:
         assert ends[task].value == ends['value'].value and ends[task].exitcode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_process_takes_the_next_task_unless_one_failed_or_left_a_thread() -> None:
     team = Team(work, [])
     places = []
