@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from report import RESULTS, git_commit, table, today, write_json
+from report import RESULTS, git_commit, table, today, without_folders, write_json
 from zoo.config.section import ConfigError, value_at
 from zoo.run.config import resolve_config
 from zoo.tools.importers import convert
@@ -119,11 +119,12 @@ def reasons(case: Case) -> list[str]:
     return []
 
 
-def write(library: str, counts: Counter[str], total: Counter[str]) -> None:
-    """Adds the counts of a library to those of the other ones, and writes the table."""
+def write(library: str, counts: Counter[str], total: Counter[str], refused: dict[str, str]) -> None:
+    """Adds the counts of a library to those of the other ones, and writes the table. Args: refused: {config: its reason}."""
     path = RESULTS / 'importers.json'
     found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     found[library] = {'date': today(), 'commit': git_commit(), 'counts': {k: [counts[k], total[k]] for k in total}}
+    found[library]['refused'] = refused
     write_json(path, found)
     rows = [
         [name, group or 'all', f'{n} of {n_all}', data['commit'][:8]]
@@ -133,7 +134,12 @@ def write(library: str, counts: Counter[str], total: Counter[str]) -> None:
     text = (
         '# Configs of other libraries that zoo convert translates\n\n`python benchmarks/importers.py` counts them.\n\n'
     )
-    (RESULTS / 'importers.md').write_text(text + table(['library', 'file', 'convert', 'commit'], rows) + '\n')
+    text += table(['library', 'file', 'convert', 'commit'], rows) + '\n'
+    for name, data in found.items():
+        if data.get('refused'):
+            text += f'\n## What of {name} is refused, and why\n\n'
+            text += table(['config', 'its first reason'], [list(each) for each in data['refused'].items()]) + '\n'
+    (RESULTS / 'importers.md').write_text(text)
 
 
 def main() -> None:
@@ -146,17 +152,20 @@ def main() -> None:
         sys.exit(f'{args.folder} is no folder; name the one with the files of {args.library}')
     logging.disable(logging.CRITICAL)
     counts, total = Counter[str](), Counter[str]()
+    refused: dict[str, str] = {}
     for case in CASES[args.library](args.folder):
         why = reasons(case)
         group = case.name.partition(':')[0] if args.library == 'sb3' else ''
         total[group] += 1
         counts[group] += not why
+        if why:  # the table needs no folder of this machine
+            refused[case.name] = without_folders(why[0]).replace(f'{args.folder}/', '').replace('|', '\\|')
         for line in why:
             print(f'{case.name}: {line}')
     for group in total:
         print(f'{args.library} {group}: {counts[group]} of {total[group]} convert'.replace(' :', ':'))
     if args.write:
-        write(args.library, counts, total)
+        write(args.library, counts, total, refused)
 
 
 if __name__ == '__main__':
