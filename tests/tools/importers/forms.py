@@ -189,7 +189,7 @@ DI_ENGINE_REFUSED: dict[str, tuple[Any, str]] = {
     'mixed actions': (_pair('ppo', {}, 'cartpole', _EPOCHS, action_space='hybrid'), 'a ratio and a clip of its own'),
     'replay of levels': (
         _pair('ppg', dict(env_id='bigfish'), 'procgen', {}, main=dict(level_replay=dict(strategy='value_l1'))),
-        'does not choose levels by their scores',
+        'scores of levels are other numbers in zoo',
     ),
     'own env': (_pair('ppo', {}, 'rocket', _EPOCHS), "create_config.env.type is 'rocket', which is not known here"),
 }
