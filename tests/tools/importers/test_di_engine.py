@@ -154,7 +154,7 @@ def test_command_types_are_the_same_policies(kind):
         ('reward_model', dict(type='icm', batch_size=32), 1, 'the curiosity of zoo is random network distillation'),
         ('reward_model', dict(type='guided_cost'), 1, 'zoo learns no reward from demonstrations or ranked episodes'),
         ('reward_model', dict(min_snippet_length=9, num_snippets=5), 0, "reward_model.type is 'trex'"),
-        ('level_replay', dict(strategy='one_step_td_error'), 0, 'zoo does not choose levels by their scores'),
+        ('level_replay', dict(strategy='one_step_td_error'), 0, 'scores of levels are other numbers in zoo'),
         ('policy.type', 'ppo_pg', 1, 'which learns from a number of whole episodes without a critic'),
         ('policy.learn.pretrained_model_path', 'net.pth', 0, 'init_from=RUN begins with the weights of a run'),
         ('policy.learn.resume_training', True, 0, 'pass resume=RUN to serial_pipeline'),
