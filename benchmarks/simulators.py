@@ -18,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from report import HERE, REPO, RESULTS, machine, one_thread_env, table, today, versions, versions_line, write_json
 
@@ -50,13 +52,24 @@ def zoo_rate(env_id: str, kwargs: dict[str, str], n_env: int, n_step: int) -> fl
     return (rows[-1][0] - rows[0][0]) / (rows[-1][1] - rows[0][1])
 
 
+def _put_replicated(tree: Any, devices: Sequence[Any]) -> Any:
+    """Each array of a tree with a first dimension of one row a device."""
+    import jax
+
+    return jax.tree.map(lambda x: jax.numpy.stack([x] * len(devices)), tree)
+
+
 def brax_rate(n_env: int, n_step: int) -> float:
     """Env steps per second of a run of brax's PPO, in its last epoch."""
     import functools
 
+    import jax
     from brax import envs
     from brax.training.agents.ppo import networks, train
 
+    # brax 0.14.2 calls this function, and jax 0.10, which pip installs with it, has none
+    if not hasattr(jax, 'device_put_replicated'):
+        jax.device_put_replicated = _put_replicated
     rates = []
     train.train(
         environment=envs.get_environment('ant', backend='spring'),
