@@ -36,6 +36,8 @@ STEPS = {
     'gaussian': Case('PPO', 'free std', numbers=PolicyNumbers(grad_clip=0.05), normalize_adv=True),
     # more minibatches than whose moments are exchanged together
     'many': Case('PPO', numbers=PolicyNumbers(grad_clip=0.5), weighted=True, normalize_adv=True, batch_size=4),
+    # of three ranks too, whose mean no product with a reciprocal gives
+    'thirds': Case('PPO', numbers=PolicyNumbers(grad_clip=0.5), normalize_adv=True, batch_size=12),
     'two optimizers': Case('PPO', critic_rate=True, numbers=PolicyNumbers(grad_clip=0.05)),
     'policy': Case('POLICY', numbers=PolicyNumbers(), normalize_adv=True),
     'value': Case('VALUE', numbers=ValueNumbers()),
@@ -117,8 +119,8 @@ def sums(ranks: MemoryRanks) -> dict[str, Any]:
 
 
 def steps(ranks: Ranks) -> dict[str, Any]:
-    """Parameters and metrics after each of STEPS: of several ranks in C, of one eagerly."""
-    return {name: _steps_of(name, case, ranks) for name, case in STEPS.items()}
+    """Parameters and metrics after each of STEPS that divides by the ranks: of several ranks in C, of one eagerly."""
+    return {name: _steps_of(name, case, ranks) for name, case in STEPS.items() if case.batch_size % ranks.size == 0}
 
 
 def _steps_of(name: str, case: Case, ranks: Ranks) -> dict[str, Tensor]:
@@ -128,7 +130,8 @@ def _steps_of(name: str, case: Case, ranks: Ranks) -> dict[str, Tensor]:
     for optimizer in optimizers:
         optimizer.ranks = ranks
     batch_size = case.batch_size // ranks.size
-    order = problem.order.unflatten(1, (-1, ranks.size, batch_size))[:, :, ranks.rank].flatten(1)
+    n = problem.order.shape[1] // case.batch_size * case.batch_size
+    order = problem.order[:, :n].unflatten(1, (-1, ranks.size, batch_size))[:, :, ranks.rank].flatten(1)
     plan = StepPlan(problem.columns, order, batch_size, torch.device('cpu'), case.normalize_adv, ranks=ranks)
     if ranks.size == 1:
         executor = Eager(model, problem.dist)
@@ -227,7 +230,7 @@ WORKS = {
     'sums': Work(sums, (2, 3, 4)),
     'machines': Work(sums, (4,), {'per_machine': 2}),
     'lonely': Work(sums, (2,), {'per_machine': 1}),
-    'steps': Work(steps, (2, 4)),
+    'steps': Work(steps, (2, 3, 4)),
     'steps on machines': Work(steps, (4,), {'per_machine': 2}),
     'kill_in_sum': Work(kill_in_sum, (3,)),
     'kill_in_steps': Work(kill_in_steps, (2,)),

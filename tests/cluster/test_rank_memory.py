@@ -98,14 +98,15 @@ def one() -> dict[str, Any]:
     return steps(ALONE)
 
 
-@pytest.mark.parametrize(('work', 'size'), [('steps', 2), ('steps', 4), ('steps on machines', 4)])
+@pytest.mark.parametrize(('work', 'size'), [('steps', 2), ('steps', 3), ('steps', 4), ('steps on machines', 4)])
 def test_steps_in_c_end_as_those_of_one_process_and_equal_on_all_ranks(
     work: str, size: int, folder: Path, one: dict[str, Any]
 ) -> None:
     ranks = found_by(folder, work, size)
-    assert len(ranks) == size and ranks[0].keys() == STEPS.keys()
-    for name, want in one.items():
-        for key, x in want.items():
+    names = [name for name, case in STEPS.items() if case.batch_size % size == 0]
+    assert len(ranks) == size and list(ranks[0]) == names and 'thirds' in names
+    for name in names:
+        for key, x in one[name].items():
             torch.testing.assert_close(ranks[0][name][key], x, rtol=1e-5 if key == 'norm' else 0, atol=TOLERANCE)
             assert all(torch.equal(ranks[0][name][key], each[name][key]) for each in ranks), (name, key)
 
