@@ -5,7 +5,7 @@ Policies draw their actions: good play of poker is mixed. The entropy bonus, wei
 
 config = dict(
     exp_name='leduc_poker_selfplay_ppg',
-    max_env_step=2_000_000,
+    max_env_step=3_000_000,
     env=dict(id='torch', game='leduc_poker', collector_env_num=128),
     agents=dict(
         self_play=dict(opponents=dict(latest=1.0, past=0.0), snapshot=dict(every=100_000), exploitability=True),
@@ -19,7 +19,7 @@ config = dict(
             batch_size=1024,
             aux_freq=8,
             learning_rate=dict(start=1e-3, end=0.0),
-            entropy_weight=dict(start=0.3, end=0.1),
+            entropy_weight=dict(start=0.6, end=0.3),
             adv_norm='off',
         ),
         collect=dict(n_step=32, discount_factor=1.0),
