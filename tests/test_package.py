@@ -434,7 +434,7 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
 N_AGENT = {
     'simple_spread_ppo': 3,
     'simple_spread_mappo': 3,
-    'simple_tag_ppo': 3,
+    'simple_tag_ppo': 4,  # three predators of one policy, and a prey of another
     'two_step_game_ppo': 2,
     'tictactoe_selfplay': 2,
     'connect_four_selfplay': 2,
@@ -443,7 +443,7 @@ N_AGENT = {
     'leduc_poker_selfplay': 2,
     'leduc_poker_selfplay_ppg': 2,
 }
-"""The agents whose rows one policy learns from, by config."""
+"""The agents whose rows policies learn from, by config."""
 
 
 def name_of(path: Path) -> str:
