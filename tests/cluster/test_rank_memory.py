@@ -129,7 +129,9 @@ def test_rank_that_ends_during_steps_or_leaves_is_said(work: str, folder: Path) 
 def test_rank_that_comes_late_is_said_by_both(folder: Path) -> None:
     first, second = found_by(folder, 'come_late', 2)
     for again in ('0', '1'):  # the reason is kept
-        assert first[again].startswith(f'rank 0 waited for the sum of 2 ranks, but they did not come within {SHORT_S:g} s;')
+        assert first[again].startswith(
+            f'rank 0 waited for the sum of 2 ranks, but they did not come within {SHORT_S:g} s;'
+        )
     assert second['0'].startswith('rank 1 waited for the sum of 2 ranks, but')
 
 
