@@ -76,7 +76,7 @@ def brief(value: object) -> str:
 
 
 def shown(value: object, n: int = 60) -> str:
-    """The start of a value's repr."""
+    """The start of a value's repr, on one line."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python writes
@@ -84,6 +84,8 @@ def shown(value: object, n: int = 60) -> str:
             text = 'an integer too long to show'
         else:
             text = f'a {type(value).__name__} too long to show'
+    if '\n' in text:  # as of tensors and arrays
+        text = ' '.join(text.split())
     if len(text) <= n:
         return text
     return f'{text[: n - 3]}...'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ def _changed(**changes: Any) -> dict[str, Any]:
         ({'network_info': {'modules': {}}}, 'has no parameters'),
         ({'observation_space': None}, 'observation_space that is of the kind NoneType'),
         ({'lr': 'fast'}, "has lr = 'fast', which is no number"),
+        ({'lr': math.nan}, 'has lr = nan, which is no number'),
+        ({'num_envs': math.inf}, 'has num_envs = inf, which is no number'),
+        ({'batch_size': 32.5}, 'has batch_size = 32.5, which is no number'),
+        ({'learn_step': 10**30}, r'has learn_step = 1\d+, which is no number'),
+        ({'algo': torch.zeros(2, 2)}, r'^[^\n]* is of tensor\(\[\[0., 0.\], \[0., 0.\]\]\) of AgileRL'),
     ],
 )
 def test_other_file_gets_a_sentence(changes: dict[str, Any], said: str) -> None:
@@ -104,6 +110,24 @@ def test_other_layers_get_a_sentence(part: str, key: str, value: Any, said: str)
     content['network_info']['modules']['actor_init_dict'][part][key] = value
     with pytest.raises(ModelFileError, match=said):
         of_agilerl(DISCRETE, content)
+
+
+@pytest.mark.parametrize(
+    ('n', 'size', 'expected'), [(64, 32, 32), (2048, 100, 128), (96, 20, 16), (97, 50, 97), (12, 5, 4)]
+)
+def test_batch_is_the_divisor_nearest_to_that_of_the_file(n: int, size: int, expected: int) -> None:
+    """By hand: 96 has 16 and 24 around 20, 12 has 4 and 6 around 5: the smaller one counts."""
+    found = of_agilerl(DISCRETE, _changed(num_envs=1, learn_step=n, batch_size=size))
+    assert found.config['policy']['learn']['batch_size'] == expected
+
+
+def test_entry_of_another_type_gets_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / 'odd.pt'
+    torch.save({'agilerl_version': '2.58.0', 'algo': 'PPO', 'recurrent': torch.ones(2)}, file)
+    with pytest.raises(
+        ModelFileError, match='an entry of a type that its library does not write .*ambiguous.*; save it'
+    ):
+        import_model(file)
 
 
 def test_file_without_moments_begins_the_optimiser_anew() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,10 @@ from zoo.tools.exchange.form import ForeignModel, ModelFileError, Moments, NewPl
 from zoo.tools.exchange.sb3 import LOG_STD, space_of
 
 KINDS = ('exp_avg', 'exp_avg_sq')
+RATES = ('gamma', 'gae_lambda', 'lr', 'clip_coef', 'ent_coef', 'vf_coef', 'max_grad_norm')
+COUNTS = ('update_epochs', 'batch_size', 'learn_step', 'num_envs')
+MAX_NUMBER = 10**8
+"""The largest setting that is believed."""
 LAYER = re.compile(
     r'(encoder|head_net)\.(?:_wrapped\.)?model\.\w+?_(linear_layer|layer_norm)_(\d+|output)\.(weight|bias)'
 )
@@ -86,7 +90,7 @@ def of_agilerl(path: Path, content: Mapping[str, Any]) -> ForeignModel:
 
 def _refuse_others(path: Path, content: Mapping[str, Any]) -> None:
     """Raises: ModelFileError if it is no PPO, or one of a form that zoo does not have."""
-    if content['algo'] != 'PPO':
+    if not isinstance(content['algo'], str) or content['algo'] != 'PPO':
         raise ModelFileError(path, f'is of {shown(content["algo"])} of AgileRL; its PPO is imported: name such a file')
     if content.get('recurrent'):
         raise ModelFileError(path, 'is of a PPO with a memory of AgileRL; import one without recurrent=True')
@@ -109,7 +113,7 @@ def _tensors(path: Path, modules: Mapping[str, Any]) -> dict[str, Tensor]:
     found = {}
     for role in ('actor', 'critic'):
         for name, x in modules[f'{role}_state_dict'].items():
-            if not isinstance(x, Tensor):
+            if not isinstance(x, Tensor) or not x.is_floating_point():
                 raise ModelFileError(path, f'has other entries than parameters in {role}_state_dict; save it again')
             found[f'{role}.{name}'] = x
     return found
@@ -230,20 +234,26 @@ def _put_norms(path: Path, configs: Mapping[str, Mapping[str, Any]], model: dict
     }
 
 
+def _nearest_divisor(n: int, size: int) -> int:
+    """The divisor of n that is closest to size; of two, the smaller one."""
+    low = [k for k in range(1, isqrt(n) + 1) if n % k == 0]
+    return min([*low, *(n // k for k in low)], key=lambda k: (abs(k - size), k))
+
+
 def _settings(
     path: Path, content: Mapping[str, Any], left_out: list[tuple[str, str]]
 ) -> tuple[dict[str, Any], dict[str, Any], int]:
     """The sections learn and collect of `policy`, and the number of envs. Raises: ModelFileError for no numbers."""
-    names = 'gamma gae_lambda lr clip_coef ent_coef vf_coef max_grad_norm update_epochs batch_size learn_step num_envs'
-    numbers: dict[str, Any] = {name: content.get(name) for name in names.split()}
+    numbers: dict[str, Any] = {name: content.get(name) for name in (*RATES, *COUNTS)}
     for name, value in numbers.items():
-        if type(value) not in (int, float) or value < 0:
+        is_number = type(value) is int or type(value) is float and name in RATES
+        if not is_number or not 0 <= value <= MAX_NUMBER:
             raise ModelFileError(path, f'has {name} = {shown(value)}, which is no number of a PPO; save it again')
     n_env = max(int(numbers['num_envs']), 1)
     n_step = ceil(numbers['learn_step'] / n_env)
     n = n_env * n_step
     size = min(int(numbers['batch_size']), n)
-    nearest = min((k for k in range(1, n + 1) if n % k == 0), key=lambda k: abs(k - size))
+    nearest = _nearest_divisor(n, size)
     if nearest != size:
         left_out.append((f'batch_size={size}', f'it does not divide the rollout of {n}: it is {nearest} here'))
     learn: dict[str, Any] = {
@@ -260,7 +270,7 @@ def _settings(
         'optimizer': {'type': 'adam', 'eps': 1e-8},
     }
     target_kl = content.get('target_kl')
-    if isinstance(target_kl, int | float):
+    if isinstance(target_kl, int | float) and target_kl is not True and 0 < target_kl <= MAX_NUMBER:
         learn['target_kl'] = target_kl / 1.5
         left_out.append(
             (f'target_kl={target_kl:g}', 'there the mean over all passes is looked at, here that of each pass')

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from zoo.core.errors import UserError, unknown_name
+from zoo.core.errors import UserError, show_error, unknown_name
 from zoo.core.processes import machine_memory
 from zoo.policy.base import Policy
 from zoo.tools.exchange.agilerl import is_agilerl, of_agilerl
@@ -120,15 +120,24 @@ def _of_torch(path: Path, content: bytes) -> ForeignModel:
         found = read_torch(content)
     except (ArchiveError, PickleError) as error:
         raise ModelFileError(path, f'is a file of torch.save that cannot be read: {error}; save it again') from error
-    if is_agilerl(found):
-        return of_agilerl(path, found)
-    if is_di_engine(found):
-        return of_di_engine(path, found)
-    if is_cleanrl(found):
-        return of_cleanrl(path, found)
+    for is_its, read in ((is_agilerl, of_agilerl), (is_di_engine, of_di_engine), (is_cleanrl, of_cleanrl)):
+        if is_its(found):
+            return _read(path, read, found)
     raise ModelFileError(
         path, f'is a file of torch.save with entries of no library that is known; {KINDS} are imported'
     )
+
+
+def _read(path: Path, read: Callable[[Path, Any], ForeignModel], found: Any) -> ForeignModel:
+    """What a reader makes of the entries of a file. Raises: ModelFileError."""
+    try:
+        return read(path, found)
+    except UserError:
+        raise
+    except Exception as error:  # an entry of another type than the library writes may fail in any way
+        raise ModelFileError(
+            path, f'has an entry of a type that its library does not write ({show_error(error, 200)}); save it again'
+        ) from error
 
 
 def _content(path: Path) -> bytes:
