@@ -15,7 +15,7 @@ ARGUMENTS = {
             nargs='+',
             metavar='PLAYER',
             help='two or more: a run (as for zoo eval), RUN:POLICY for one of several, RUN@STEP or a file for a snapshot of its '
-            'league, random, or a function of (observations, mask) as my_bots.py:greedy',
+            'league, random, one_move_ahead (in board games), or a function of (observations, mask) as my_bots.py:greedy',
         ),
         argument(
             'overrides',
