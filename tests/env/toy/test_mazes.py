@@ -65,3 +65,9 @@ def test_mazes_that_need_no_way_are_solvable_or_not_and_keep_their_walls() -> No
     level = has_way.index(False)
     env.reset(seed=level)
     assert env.render().count('#') == any_maze[level].obs[:, OWN_CELL].sum()
+
+
+@pytest.mark.parametrize('options', [dict(size=1), dict(size=0), dict(most_walls=-0.1), dict(most_walls=1.5)])
+def test_mazes_that_cannot_be_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match='wanted a size of 2 or more and a share from 0 to 1'):
+        MazeEnv(**options)

@@ -101,6 +101,10 @@ class MazeEnv(gymnasium.Env):
         solvable: bool = True,
         render_mode: str | None = None,
     ) -> None:
+        if size < 2 or not 0 <= most_walls <= 1:
+            raise ValueError(
+                f'size is {size} and most_walls {most_walls}, wanted a size of 2 or more and a share from 0 to 1'
+            )
         self.size = size
         self.limit = limit
         self.most_walls = most_walls

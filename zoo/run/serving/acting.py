@@ -51,6 +51,7 @@ class SavedPolicyActs(ServedSteps):
         self._episodes: dict[str, PlayedEpisode] = {}
         self._ended: OrderedDict[str, int] = OrderedDict()  # the number of the last message
         self.n_action = 0
+        self.n_episode = 0
 
     def start(self, name: str, trains: bool = True, continues: bool = False) -> dict[str, Any]:
         check_episode_name(name)
@@ -82,6 +83,7 @@ class SavedPolicyActs(ServedSteps):
         with self._lock:
             self._episodes.pop(name, None)
             self._ended[name] = number
+            self.n_episode += 1
             while len(self._ended) > N_ENDED:
                 self._ended.popitem(last=False)
         return answer
@@ -90,7 +92,7 @@ class SavedPolicyActs(ServedSteps):
         """Facts for GET /v1/state."""
         return {
             'action': self.n_action,
-            'episode': len(self._ended),
+            'episode': self.n_episode,
             'obs_space': str(self._policy.obs_space),
             'action_space': str(self._policy.action_space),
         }
