@@ -18,36 +18,18 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from lander_episodes import ENV, EPISODES, MORE, returns_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import zoo
 from report import RESULTS, machine, table, today
 
-ENV = 'LunarLander-v3'
-MORE = (0, 20_000, 50_000, 100_000)
-EPISODES = 50
-FIRST_SEED = 10_000
-"""As in lander_sb3.py: episode i starts with reset(seed=FIRST_SEED + i)."""
-
 
 def greedy_returns(policy: Any) -> list[float]:
-    env = gym.make(ENV)
-    found = []
-    for episode in range(EPISODES):
-        obs, _ = env.reset(seed=FIRST_SEED + episode)
-        total = 0.0
-        ended = False
-        while not ended:
-            action = int(np.asarray(policy.act(obs[None]))[0])
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total += float(reward)
-            ended = terminated or truncated
-        found.append(total)
-    return found
+    return returns_of(lambda obs: int(np.asarray(policy.act(obs[None]))[0]))
 
 
 def train_on(folder: Path, seed: int, points: tuple[int, ...]) -> None:

@@ -16,33 +16,16 @@ import argparse
 import json
 from pathlib import Path
 
-import gymnasium as gym
 import torch
+from lander_episodes import ENV, EPISODES, MORE, returns_of
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-ENV = 'LunarLander-v3'
 BEFORE = 200_000
-MORE = (0, 20_000, 50_000, 100_000)
-EPISODES = 50
-FIRST_SEED = 10_000
-"""Episode i of each evaluation starts with reset(seed=FIRST_SEED + i)."""
 
 
 def greedy_returns(model: PPO) -> list[float]:
-    env = gym.make(ENV)
-    found = []
-    for episode in range(EPISODES):
-        obs, _ = env.reset(seed=FIRST_SEED + episode)
-        total = 0.0
-        ended = False
-        while not ended:
-            action, _ = model.predict(obs, deterministic=True)
-            obs, reward, terminated, truncated, _ = env.step(int(action))
-            total += float(reward)
-            ended = terminated or truncated
-        found.append(total)
-    return found
+    return returns_of(lambda obs: int(model.predict(obs, deterministic=True)[0]))
 
 
 def main() -> None:

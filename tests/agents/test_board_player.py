@@ -114,3 +114,10 @@ def test_other_games_are_refused():
     space = Dict({'observation': Box(np.zeros(4, np.float32), np.ones(4, np.float32)), ACTION_MASK: MultiBinary((2,))})
     with pytest.raises(ConfigError, match="'one_move_ahead' plays tic-tac-toe and connect four"):
         ahead_mode(space)
+
+
+def test_board_with_another_number_of_moves_is_refused():
+    """A board of 3x3 with a choice of rows and one of columns, 6 in all, is no tic-tac-toe."""
+    space = Dict({**TIC_TAC_TOE.spaces, ACTION_MASK: MultiBinary((6,))})
+    with pytest.raises(ConfigError, match="'one_move_ahead' plays tic-tac-toe and connect four"):
+        ahead_mode(space)

@@ -36,13 +36,14 @@ class Board:
     @classmethod
     def of_space(cls, space: Space) -> Board:
         """The board of observations. Raises: ConfigError if they are of another game."""
-        shape = None
+        shape = n_action = None
         if isinstance(space, Dict) and ACTION_MASK in space.spaces and PLANES in space.spaces:
             shape = space.spaces[PLANES].shape  # type: ignore[union-attr]  # of a Box
-        if shape not in SHAPES:
+            n_action = space.spaces[ACTION_MASK].shape  # type: ignore[union-attr]
+        if shape not in SHAPES or n_action != (SHAPES[shape],):
             raise ConfigError(
                 f'{AHEAD!r} plays tic-tac-toe and connect four, whose observations are an action mask and the entry {PLANES!r} of '
-                "3x3x2 or 6x7x2 numbers, but this env has others; use 'random', or a function as 'my_bots.py:greedy'."
+                "3x3x2 numbers with 9 actions, or 6x7x2 with 7, but this env has others; use 'random', or a function as 'my_bots.py:greedy'."
             )
         if shape == (3, 3, 2):
             return cls(_line_of(LINES, 9), 3, falls=False)

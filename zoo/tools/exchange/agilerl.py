@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.core.errors import shown
 from zoo.core.spaces import Box, Dict, Space, is_image
 from zoo.tools.exchange.form import ForeignModel, ModelFileError, Moments, NewPlace, placed
-from zoo.tools.exchange.sb3 import LOG_STD, space_of
+from zoo.tools.exchange.sb3 import LOG_STD, both_spaces_of
 
 KINDS = ('exp_avg', 'exp_avg_sq')
 RATES = ('gamma', 'gae_lambda', 'lr', 'clip_coef', 'ent_coef', 'vf_coef', 'max_grad_norm')
@@ -43,13 +43,7 @@ def of_agilerl(path: Path, content: Mapping[str, Any]) -> ForeignModel:
     """Reads a checkpoint. Raises: ModelFileError for other algorithms and networks than PPO's on vectors."""
     _refuse_others(path, content)
     modules = _modules(path, content)
-    spaces = []
-    for name in ('observation_space', 'action_space'):
-        try:
-            spaces.append(space_of(content.get(name)))
-        except ValueError as error:
-            raise ModelFileError(path, f'has an {name} that {error}; import a model of another space') from error
-    obs_space, action_space = spaces
+    obs_space, action_space = both_spaces_of(path, content)
     if isinstance(obs_space, Dict) or is_image(obs_space) or isinstance(obs_space, Box) and len(obs_space.shape) != 1:
         raise ModelFileError(path, 'is of a PPO on images, tables or several entries; import one on vectors')
     tensors = _tensors(path, modules)

@@ -17,7 +17,7 @@ from zoo.core.spaces import Box, Dict, Space, is_image
 from zoo.tools.exchange.form import ForeignModel, ModelFileError, Moments, NewPlace, placed
 from zoo.tools.exchange.networks import layer_places, numbered_layers
 from zoo.tools.exchange.pickles import Closed, PickleError, read_pickle
-from zoo.tools.exchange.sb3 import space_of
+from zoo.tools.exchange.sb3 import both_spaces_of
 from zoo.tools.importers.rllib import from_rllib
 
 MARK = 'rllib_checkpoint.json'
@@ -108,15 +108,10 @@ def _version(folder: Path) -> str:
 
 
 def _spaces(folder: Path, arguments: Mapping[str, Any]) -> tuple[Space, Space]:
-    spaces = []
-    for name in ('observation_space', 'action_space'):
-        try:
-            spaces.append(space_of(arguments.get(name)))
-        except ValueError as error:
-            raise ModelFileError(folder, f'has an {name} that {error}; import a model of another space') from error
-    if isinstance(spaces[0], Dict) or is_image(spaces[0]):
+    obs_space, action_space = both_spaces_of(folder, arguments)
+    if isinstance(obs_space, Dict) or is_image(obs_space):
         raise ModelFileError(folder, 'is of a policy on images or a Dict; import one on vectors')
-    return spaces[0], spaces[1]
+    return obs_space, action_space
 
 
 def _refuse_filters(folder: Path) -> None:

@@ -654,6 +654,17 @@ def _without_aliases(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return own
 
 
+def both_spaces_of(path: Path, entries: Mapping[str, Any]) -> tuple[Space, Space]:
+    """The spaces 'observation_space' and 'action_space' of the entries of a file. Raises: ModelFileError for others than zoo's."""
+    spaces = []
+    for name in ('observation_space', 'action_space'):
+        try:
+            spaces.append(space_of(entries.get(name)))
+        except ValueError as error:
+            raise ModelFileError(path, f'has an {name} that {error}; import a model of another space') from error
+    return spaces[0], spaces[1]
+
+
 def space_of(value: object) -> Space:
     """Converts a space of gymnasium, or of old gym. Raises: ValueError, with the end of a sentence about it."""
     kind = ''

@@ -1,0 +1,31 @@
+"""The episodes that both halves of the LunarLander comparison play; imports nothing of zoo, nor of stable-baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gymnasium as gym
+import numpy as np
+
+ENV = 'LunarLander-v3'
+MORE = (0, 20_000, 50_000, 100_000)
+"""Env steps after the import at which the policies are compared."""
+EPISODES = 50
+FIRST_SEED = 10_000
+"""Episode i of each evaluation starts with reset(seed=FIRST_SEED + i)."""
+
+
+def returns_of(act: Callable[[np.ndarray], int]) -> list[float]:
+    """The returns of the episodes. Args: act: from an observation to an action."""
+    env = gym.make(ENV)
+    found = []
+    for episode in range(EPISODES):
+        obs, _ = env.reset(seed=FIRST_SEED + episode)
+        total = 0.0
+        ended = False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total += float(reward)
+            ended = terminated or truncated
+        found.append(total)
+    return found
