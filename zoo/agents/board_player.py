@@ -43,7 +43,8 @@ class Board:
         if shape not in SHAPES or n_action != (SHAPES[shape],):
             raise ConfigError(
                 f'{AHEAD!r} plays tic-tac-toe and connect four, whose observations are an action mask and the entry {PLANES!r} of '
-                "3x3x2 numbers with 9 actions, or 6x7x2 with 7, but this env has others; use 'random', or a function as 'my_bots.py:greedy'."
+                "3x3x2 numbers with 9 actions, or 6x7x2 with 7, but this env has others; use 'random', or a function as "
+                "'my_bots.py:greedy'."
             )
         if shape == (3, 3, 2):
             return cls(_line_of(LINES, 9), 3, falls=False)
