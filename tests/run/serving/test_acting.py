@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -76,6 +77,20 @@ def test_actions_that_the_client_takes_itself_are_seen_by_the_memory(serve: Serv
     for obs in SEEN[:-1]:
         client.log_action(name, obs, 0)
     assert int(client.get_action(name, SEEN[-1])) == expected
+
+
+def test_actions_that_the_client_takes_itself_draw_and_count_nothing() -> None:
+    policy = policy_of()
+    obs = torch.full((1, 1), 0.1)
+    drawn = []
+    for n_own in (0, 3):
+        steps = SavedPolicyActs(policy, deterministic=False, seed=3)
+        steps.start('a')
+        for i in range(n_own):
+            assert steps.log_action('a', i, obs, 0.0) == {}
+        drawn.append([steps.action('a', n_own + i, obs, 0.0)['action'] for i in range(50)])
+        assert steps.n_action == 50
+    assert drawn[0] == drawn[1] and set(drawn[0]) == {0, 1}
 
 
 def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
@@ -162,6 +177,20 @@ def test_connections_beyond_the_limit_are_closed_until_another_one_ends(
         first.close()
     with closing(PolicyClient(server.url, TOKEN, patience=10.0)) as third:
         assert third.start_episode('x') == 'x'
+
+
+def test_connection_for_which_no_thread_can_begin_takes_no_place(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepServer, 'max_connection', 1)
+    server, _ = serve(policy_of())
+    before = threading.stack_size(2**47 - 2**16)  # more than a process may have
+    try:
+        with closing(PolicyClient(server.url, TOKEN, patience=0.0)) as refused:
+            with pytest.raises(ServeError, match='no answer of'):
+                refused.start_episode()
+    finally:
+        threading.stack_size(before)
+    with closing(PolicyClient(server.url, TOKEN, patience=10.0)) as client:
+        assert client.start_episode('x') == 'x'
 
 
 def test_idle_connection_is_closed_and_its_client_opens_another(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,18 @@ class SavedPolicyActs(ServedSteps):
             return {'step': self._episodes[name].n_message}
 
     def action(self, name: str, number: int, obs: Obs, reward: float) -> dict[str, Any]:
-        return self._answered(name, number, lambda episode: {'action': plain_action(self._act(episode, obs))})
+        def act(episode: PlayedEpisode) -> dict[str, Any]:
+            action = self._act(episode, obs, self._deterministic)
+            self.n_action += 1
+            return {'action': plain_action(action)}
+
+        return self._answered(name, number, act)
 
     def log_action(self, name: str, number: int, obs: Obs, reward: float) -> dict[str, Any]:
-        """The client acts by itself; a policy with a memory sees the observation."""
+        """The client acts by itself; a policy with a memory sees the observation. Nothing is drawn or counted."""
 
         def see(episode: PlayedEpisode) -> dict[str, Any]:
-            self._act(episode, obs)
+            self._act(episode, obs, deterministic=True)
             return {}
 
         return self._answered(name, number, see)
@@ -117,16 +122,15 @@ class SavedPolicyActs(ServedSteps):
             episode.n_message += 1
             return episode.answer
 
-    def _act(self, episode: PlayedEpisode, obs: Obs) -> Any:
+    def _act(self, episode: PlayedEpisode, obs: Obs, deterministic: bool) -> Any:
         try:
-            actions = episode.session.act(obs, deterministic=self._deterministic, generator=self._generator)
+            actions = episode.session.act(obs, deterministic=deterministic, generator=self._generator)
         except UserError:
             raise
         except Exception as error:  # else the client would send the message again and again
             raise PolicyFailedError(
                 f'the policy raised {type(error).__name__}: {error}; the log of the server says where'
             ) from error
-        self.n_action += 1
         return first_row(actions)
 
     def _forget_silent(self) -> None:

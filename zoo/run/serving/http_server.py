@@ -222,7 +222,11 @@ class StepServer(ThreadingHTTPServer):
 
     def process_request(self, request: Request, client_address: object) -> None:
         if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # no thread could begin, which would have given the place back
+                self._places.release()
+                raise
             return
         logger.warning('%d connections are open, so that of %s is closed', self.max_connection, client_address)
         self.shutdown_request(request)

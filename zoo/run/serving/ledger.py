@@ -33,7 +33,7 @@ class ServerClosedError(Exception):
 
 
 class PolicyFailedError(Exception):
-    """The policy raised where it should act; its episode is forgotten."""
+    """The policy raised where it should act. A run that learns forgets the episode; a saved policy may be asked again."""
 
 
 def check_episode_name(name: object) -> None:

@@ -12,6 +12,7 @@ from zoo.tools.cli.output import argument
 from zoo.tools.cli.train import ARGUMENTS as TRAIN_ARGUMENTS, run_train
 
 MAX_PORT = 65_535
+N_SEED = 2**64  # of a generator of torch
 _TAKEN = ('config', 'overrides', '--env', '--policy', '--seed', '--steps', '--resume', '--run')
 ARGUMENTS = {
     'serve': (
@@ -96,11 +97,11 @@ def _serve_saved(args: argparse.Namespace) -> int:
     port = 8585
     if args.port is not None:
         port = args.port
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f'--port is {port} but must be 0 to {MAX_PORT}; 0 takes a free one')
     seed = args.seed or '0'
-    if not 0 <= port <= MAX_PORT or not seed.isdecimal():
-        raise UserError(
-            f'--port {port} or --seed {seed} cannot be; a port is 0 to {MAX_PORT}, 0 a free one, a seed is a number'
-        )
+    if not seed.isdecimal() or int(seed) >= N_SEED:
+        raise UserError(f'--seed is {seed} but must be a whole number from 0 to 2**64 - 1; it draws the actions')
     from zoo.run.checkpoint.file import load_checkpoint
     from zoo.run.policy_file import load_policy
     from zoo.run.serving.acting import serve_policy
