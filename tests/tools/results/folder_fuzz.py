@@ -291,6 +291,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     inside, outside = folder / 'inside', folder / 'outside'
     inside.mkdir()
     os.environ['MPLCONFIGDIR'] = str(folder / 'inside' / '.matplotlib')
+    os.environ['XDG_STATE_HOME'] = str(folder / 'inside' / '.state')  # the runs that this user started, which a resume reads
     source = made_source(folder / 'source')
     shutil.copytree(source, outside)
     (outside / 'secret.txt').write_text('secret\n')
@@ -328,7 +329,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
             faults += found
             sys.stderr.write(''.join(f'{one}\n' for one in found))
         for path in inside.iterdir():
-            if path.name not in ('other', 'trap.py', '.matplotlib', 'report.html', 'plot.svg', '__pycache__'):
+            if path.name not in ('other', 'trap.py', '.matplotlib', '.state', 'report.html', 'plot.svg', '__pycache__'):
                 emptied(path) if path.is_dir() else path.unlink()
                 if path.name not in ('run', 'runs'):
                     faults.append(f'{i} {kind}: {path.name} was made')

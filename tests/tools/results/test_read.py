@@ -196,6 +196,9 @@ def test_damaged_files_give_what_they_hold(tmp_path: Path) -> None:
         ('policy.type', ['ppo'], r"policy.type is \['ppo'\] but must be a text"),
         ('env.id', None, 'env.id is None but must be a text'),
         ('logger', 'loud', "logger is 'loud' but must be a section"),
+        ('agents', [True], r'agents is \[True\] but must be a section'),
+        ('agents.policies', 'many', "agents.policies is 'many' but must be a section"),
+        ('agents.train', 3, 'agents.train is 3 but must be a list of names'),
         ('env.kwargs', {1: 2}, 'key 1 in env.kwargs is not a string'),
     ],
 )

@@ -44,7 +44,8 @@ EMPTY = ('null', 'false', '[]', '{}', '', '0', '0.0', '["*"]')
 KINDS: dict[str, Any] = {
     **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
     **dict.fromkeys(('policy.type', 'env.id'), (str, 'a text')),
-    **dict.fromkeys(('policy.collect', 'logger'), (dict | None, 'a section')),
+    **dict.fromkeys(('policy.collect', 'logger', 'agents', 'agents.policies'), (dict | None, 'a section')),
+    'agents.train': (list | None, 'a list of names'),
     'policy.collect.n_sample': (int | None, 'an integer'),
     'policy.eval.stop_value': (int | float | None, 'a number'),
 }
@@ -557,7 +558,7 @@ def _return_of(run: Run) -> str:
     mapping = agents.get('mapping')
     if len(policies) == 1 or not isinstance(mapping, dict):
         return ''
-    return f'agents without {sorted(pattern for pattern, policy in mapping.items() if policy not in trained)}'
+    return f'agents without {sorted(str(pattern) for pattern, policy in mapping.items() if policy not in trained)}'
 
 
 def check_same_env(runs: Iterable[Run], allow: bool = False) -> None:
