@@ -291,7 +291,9 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     inside, outside = folder / 'inside', folder / 'outside'
     inside.mkdir()
     os.environ['MPLCONFIGDIR'] = str(folder / 'inside' / '.matplotlib')
-    os.environ['XDG_STATE_HOME'] = str(folder / 'inside' / '.state')  # the runs that this user started, which a resume reads
+    os.environ['XDG_STATE_HOME'] = str(
+        folder / 'inside' / '.state'
+    )  # the runs that this user started, which a resume reads
     source = made_source(folder / 'source')
     shutil.copytree(source, outside)
     (outside / 'secret.txt').write_text('secret\n')
