@@ -36,8 +36,8 @@ train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
 
 # One thread per worker: two workers with two threads each fight over the cores. The long tests wait for processes a quarter
-# of their time, so there are three.
-SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
+# of their time, so there are three. Without bytecode each of them, and each process that they start, compiles what it imports.
+SUITE = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(DEV)
 	$(SUITE) -n 2 -m 'not long' $(PYTEST_ARGS)

@@ -2,6 +2,7 @@
 
 `--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. In a test marked slow,
 the cases between them are marked soak: `make test` and CI leave those to `make test-long`, which runs tests marked long or soak.
+In a test marked slow(ci=True) they are marked long, so that CI runs them.
 `--gpu` runs only the tests marked gpu, on the GPU. Without it no test sees a GPU, so that all other tests are the same
 on every machine. `--seeds N` runs each learning test that takes an argument `seed` with N seeds instead of one.
 """
@@ -25,6 +26,7 @@ from zoo.backend.native.build import build
 from zoo.core.registry import POLICY_REGISTRY
 
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # no test cuts the power: ten waits for the disk in each run of each test are left out
 os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')
 os.environ['XDG_STATE_HOME'] = os.devnull  # zoo records no run of a test, neither here nor in the user's own folder
 # a slow example means a busy machine, not a property that fails
@@ -74,8 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skipif(True, reason='needs a GPU: make gpu'))
     ends = _first_and_last(items)
     for item in items:
-        if id(item) not in ends and any(mark.name == 'slow' and not mark.kwargs for mark in item.own_markers):
-            item.add_marker('soak')
+        slow = [mark for mark in item.own_markers if mark.name == 'slow']
+        if slow and id(item) not in ends:
+            if slow[0].kwargs.get('ci'):
+                item.add_marker('long')
+            elif not slow[0].kwargs:
+                item.add_marker('soak')
         if item.get_closest_marker('soak'):
             item.add_marker('long')
     yield  # here pytest deselects tests by their marks (-m)

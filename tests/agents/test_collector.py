@@ -115,6 +115,7 @@ WAYS = {
 
 @pytest.mark.parametrize('way', WAYS)
 @pytest.mark.parametrize('env_id', ENVS)
+@pytest.mark.slow(ci=True)
 def test_one_agent_is_the_run_of_the_env_with_other_settings(env_id, way, tmp_path):
     runs = [train(tmp_path, name, POLICIES['native'], **WAYS[way]) for name in ('CartPole-v1', env_id)]
     assert_same_run(*runs)

@@ -51,6 +51,7 @@ SEATS = [
 
 
 @pytest.mark.parametrize(('first', 'second'), SEATS)
+@pytest.mark.slow(ci=True)
 def test_interval_covers_the_win_rate_in_95_percent_of_1000_simulated_matches(first, second):
     rng = np.random.default_rng(7)
     games = [rng.multinomial(100, rates, 1000) for rates in (first, second)]

@@ -172,6 +172,7 @@ def test_when_a_snapshot_is_due(tmp_path):
 
 @pytest.mark.parametrize('sample', ['uniform', 'pfsp'])
 @pytest.mark.parametrize('slots', [1, 3, 5, 8])
+@pytest.mark.slow(ci=True)
 def test_each_snapshot_plays_its_share_of_the_episodes(sample, slots, tmp_path):
     """Win rates .9, .7, .5, .3, .1 give weights .01, .09, .25, .49, .81 in the limit of many games; chi-square of 4 degrees.
 

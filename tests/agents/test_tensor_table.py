@@ -52,6 +52,7 @@ def flat(tree):
         ),
     ],
 )
+@pytest.mark.slow(ci=True)
 def test_tensor_table_equals_table_env_in_rows_that_act(kind, section):
     """Random play of 60 steps or one episode: columns, observations of who acts, rewards and the end are the same."""
     game_name = {KuhnPoker: 'kuhn_poker', TicTacToe: 'tictactoe', RockPaperScissors: 'rock_paper_scissors'}

@@ -78,6 +78,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(('space', 'value', 'got', 'wanted'), OUTSIDE, ids=str)
+@pytest.mark.slow(ci=True)
 def test_observation_outside_of_its_bounds_is_a_warning_of_the_check(
     space: gymnasium.Space, value: float, got: str, wanted: str
 ) -> None:

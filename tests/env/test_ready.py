@@ -91,6 +91,7 @@ def test_an_env_that_does_not_answer_is_not_among_the_ready_ones(tmp_path: Path)
         ('raise', ZeroDivisionError, 'raised by the env'),
     ],
 )
+@pytest.mark.slow(ci=True)
 def test_a_fault_names_the_env_by_its_index_among_all(fault: str, kind: type, sentence: str) -> None:
     with ready(FaultyEnv, 1, kwargs=dict(fault=fault)) as envs, pytest.raises(kind) as error:
         steps(envs, 4_000)

@@ -18,6 +18,7 @@ WAYS = {'deepcopy': copy.deepcopy, 'pickle': lambda policy: pickle.loads(pickle.
 
 @pytest.mark.usefixtures('native')
 @pytest.mark.parametrize('case', CASES)
+@pytest.mark.slow(ci=True)
 def test_copies_and_restored_policy_end_in_the_same_bits_as_the_original(case: str) -> None:
     """PPG is in the middle of a phase. The restored policy has the same seed, because random orders depend on it."""
     kind, sections = CASES[case]

@@ -96,6 +96,7 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES)
+@pytest.mark.slow(ci=True)
 def test_two_ranks_equal_one_process_after_an_update(case: str, tmp_path: Path) -> None:
     env, model, agents = CASES[case]
     config = config_of(tmp_path, env, model, **agents)

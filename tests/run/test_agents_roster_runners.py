@@ -79,6 +79,7 @@ def trained(config: dict[str, Any], root: Path, **sections: Any) -> tuple[dict[s
 
 
 @pytest.mark.parametrize('case', CASES)
+@pytest.mark.slow(ci=True)
 def test_two_runners_end_with_the_bits_of_two_groups(case: str, tmp_path: Path) -> None:
     config = config_of(tmp_path, *CASES[case])
     groups = trained(config, tmp_path / 'groups', env=dict(collector_group_num=2))

@@ -108,6 +108,7 @@ def config(tmp_path: Path, **kwargs: Any) -> dict[str, Any]:
         ((40, 64, 3), 'auto', False),
     ],
 )
+@pytest.mark.slow(ci=True)
 def test_run_names_a_faster_encoder_for_small_images(
     shape: Any, encoder: str, is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

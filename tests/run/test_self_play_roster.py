@@ -185,6 +185,7 @@ def altered(run_dir, change):
 
 
 @pytest.mark.parametrize('name', ['../../elsewhere', '/tmp/elsewhere', '0x80', '00', 'a'])
+@pytest.mark.slow(ci=True)
 def test_names_of_snapshots_that_are_no_env_steps_are_refused(name, tmp_path):
     first = serial_pipeline(config(tmp_path, PAST, 256))
 

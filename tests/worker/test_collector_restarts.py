@@ -559,6 +559,7 @@ class WrongEnv(LimitEnv):
 
 @pytest.mark.parametrize('what', ['nan reward', 'nan observation', 'text reward'])
 @pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.slow(ci=True)
 def test_wrong_value_ends_a_run_that_restarts_and_the_message_says_so(what: str, how: str) -> None:
     scope = 'env.on_error=restart replaces an env that raises, hangs or dies, not one that returns a wrong value'
     for on_error in ('restart', 'raise'):

@@ -60,6 +60,7 @@ def play(env: dict[str, Any], keys: InfoKeys = ALL_NUMBERS, n_episode: int = 4, 
 
 
 @pytest.mark.parametrize('form', FORMS)
+@pytest.mark.slow(ci=True)
 def test_training_and_evaluation_have_the_last_number_of_an_episode_and_the_mean_of_its_steps(form: str) -> None:
     keys = InfoKeys('auto', ('speed',))
     episodes = collect(FORMS[form], keys).episodes

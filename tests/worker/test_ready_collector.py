@@ -68,6 +68,7 @@ def next_row(row: np.ndarray, action: int) -> list[float]:
 
 
 @pytest.mark.parametrize('n_ready', [1, 2, 4])
+@pytest.mark.slow(ci=True)
 def test_every_step_of_every_env_is_one_row_in_order_over_rollouts(n_ready: int) -> None:
     with collecting(n_ready) as (collector, *_):
         follows: dict[int, list[float]] = {}
@@ -240,6 +241,7 @@ def test_infos_are_columns_of_their_rows() -> None:
         ({'env': dict(ready_num=2), 'cluster': dict(runner_num=2)}, 'runners step their envs together'),
     ],
 )
+@pytest.mark.slow(ci=True)
 def test_settings_that_need_steps_together_are_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     cfg = job_config(tmp_path, LEDGER, **change)
     with pytest.raises(UserError) as error:

@@ -374,6 +374,9 @@ def _frozen(value: Any) -> Any:
     return value
 
 
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+
+
 def plain(value: Any) -> Any:
     """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted.
 
@@ -395,6 +398,8 @@ def own_copy(value: Any) -> Any:
 
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """See `plain`. Args: n_part: counts dicts and lists; one that is in several places is copied and counted at each."""
+    if type(value) in _PLAIN_TYPES:  # most values; the checks below take ten times as long
+        return value
     if isinstance(value, Section):
         value = dict(value)
     if isinstance(value, (dict, list, tuple)):

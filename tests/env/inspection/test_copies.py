@@ -88,6 +88,7 @@ def first_observations(make: Any, n_env: int = 3, training: bool = True, seed: i
 
 
 @pytest.mark.parametrize('make', [OldEnv, made_old, GoalEnv, 'tests.env.inspection.test_copies:CopiesGoal-v0'])
+@pytest.mark.slow(ci=True)
 def test_each_copy_is_made_with_a_seed_of_its_own_that_follows_the_seed_of_the_run(make: Any) -> None:
     training, evaluation = (first_observations(make, training=training) for training in (True, False))
     other_run = first_observations(make, seed=1)
@@ -159,6 +160,7 @@ def test_env_that_is_made_again_gets_another_seed(how: str) -> None:
         (OldEnv, None, ''),
     ],
 )
+@pytest.mark.slow(ci=True)
 def test_seed_in_kwargs_that_makes_all_copies_equal_is_warned_of(make: Any, seed: int | None, said: str) -> None:
     cfg = EnvConfig(id=make, kwargs={'seed': seed}, action_mask='off')
     for warnings in (check_env(cfg), inspect_env(cfg, 40).warnings):

@@ -196,6 +196,7 @@ def test_env_id_that_an_installed_package_registers_needs_no_consent_either(run:
 
 
 @pytest.mark.parametrize('what', ['own file', 'package', 'place'])
+@pytest.mark.slow(ci=True)
 def test_env_of_an_installed_package_that_is_another_now_needs_consent(
     what: str, run_of_package: Path, tmp_path: Path
 ) -> None:

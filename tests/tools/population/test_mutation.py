@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from torch import nn
 
 from tests.tools.population.members import LR, TrainedMember, config, trained
@@ -83,6 +82,8 @@ def test_numbers_are_multiplied_by_exactly_one_of_two_factors() -> None:
 
 @pytest.mark.long
 def test_explored_values_are_drawn_from_their_space_in_a_quarter() -> None:
+    from scipy import stats  # not above: half a second in every process of the suite
+
     one = member([f'{LR}=log(1e-6,1)'], [f'{LR}=.003'])
     generator = rng()
     values = []
@@ -105,6 +106,8 @@ def test_explored_values_are_drawn_from_their_space_in_a_quarter() -> None:
     ],
 )
 def test_drawn_numbers_pass_a_test_against_their_space(text: str, cdf: Any) -> None:
+    from scipy import stats  # not above: half a second in every process of the suite
+
     space = space_of(text)
     generator = rng()
     values = np.array([float(drawn(space, generator)) for _ in range(N_DRAW)])
@@ -114,6 +117,8 @@ def test_drawn_numbers_pass_a_test_against_their_space(text: str, cdf: Any) -> N
 
 @pytest.mark.parametrize('text', ['int(1,10)', 'choice(a,b,c,d)'])
 def test_drawn_integers_and_choices_are_equally_likely(text: str) -> None:
+    from scipy import stats  # not above: half a second in every process of the suite
+
     generator = rng()
     counts = Counter(drawn(space_of(text), generator) for _ in range(N_DRAW))
     known = {'int(1,10)': {str(i) for i in range(1, 11)}, 'choice(a,b,c,d)': set('abcd')}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 
 from tests.tools.population.members import TrainedMember, config, saved_child, trained
 from zoo import load_policy
@@ -77,6 +76,8 @@ def test_noise_has_a_tenth_of_the_size_of_its_entry(member: TrainedMember) -> No
 
 @pytest.mark.long
 def test_redrawn_entries_have_the_deviation_of_their_matrix(member: TrainedMember) -> None:
+    from scipy import stats  # not above: half a second in every process of the suite
+
     name = 'actor_encoder.layers.1.weight'
     before = member.checkpoint.state['policy']['model'][name]
     tiny = before.abs() < before.std() * 0.02  # noise moves these by less than .01 deviations
