@@ -25,7 +25,7 @@ def main() -> None:
             exp_name='cartpole',
             seed=args.seed,
             max_env_step=args.every * args.generations,
-            env=dict(id='CartPole-v1', collector_env_num=args.num_envs),
+            env=dict(id='CartPole-v1', collector_env_num=args.num_envs, evaluator_env_num=args.num_envs),
             policy=dict(
                 type='ppo',
                 model=dict(hidden_sizes=[64, 64], activation='tanh'),

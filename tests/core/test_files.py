@@ -11,7 +11,7 @@ import pytest
 from tests.run.processes import fill, small_disk
 from zoo.config.source import load_config
 from zoo.config.yaml_io import save_yaml
-from zoo.core.files import is_in_place, open_without_link, read_small, whole_file
+from zoo.core.files import is_in_place, open_without_link, read_small, synced_together, whole_file
 
 
 def test_whole_file_that_is_not_finished_leaves_the_old_one(tmp_path: Path) -> None:
@@ -25,6 +25,18 @@ def test_whole_file_that_is_not_finished_leaves_the_old_one(tmp_path: Path) -> N
     with whole_file(path) as file:
         file.write(b'new')
     assert path.read_text() == 'new' and os.listdir(tmp_path) == ['file']
+
+
+def test_files_that_are_synced_together_are_there_at_once_and_no_file_need_stay(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), synced_together():
+        with synced_together(), whole_file(tmp_path / 'first') as file:
+            file.write(b'1')
+        with whole_file(tmp_path / 'second') as file:
+            file.write(b'2')
+        assert sorted(os.listdir(tmp_path)) == ['first', 'second'] and (tmp_path / 'first').read_bytes() == b'1'
+        (tmp_path / 'second').unlink()  # as an older checkpoint
+        _ = 1 / 0
+    assert os.listdir(tmp_path) == ['first']
 
 
 def test_config_on_a_full_disk_stays_as_it_was(tmp_path: Path) -> None:

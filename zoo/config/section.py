@@ -553,17 +553,22 @@ def takes(field: FieldInfo, value: Any) -> bool:
     """Whether a field accepts a value. A field that is a section accepts any dict here."""
     if is_class(field.annotation, BaseModel):
         return isinstance(value, dict)
-    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     typed: Any
     if field.metadata:
         typed = Annotated[(field.annotation, *field.metadata)]
     else:
         typed = field.annotation
     try:
-        TypeAdapter(typed, config=strict).validate_python(value)
+        _strict_adapter(typed).validate_python(value)
     except ValidationError:
         return False
     return True
+
+
+@functools.lru_cache(maxsize=512)
+def _strict_adapter(typed: Any) -> TypeAdapter[Any]:
+    """Validates values of a type without conversions. Kept, since it takes a millisecond to make."""
+    return TypeAdapter(typed, config=ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True))
 
 
 def is_section(field: FieldInfo) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import re
 import sys
@@ -26,6 +28,8 @@ _SCALARS = {
 MAX_BYTE = 1 << 20
 MAX_NODE = 20_000
 """Size of a YAML file, and the number of its keys and values together: a config has some hundred, and 20,000 take seconds."""
+MAX_KEPT = 1 << 14
+"""Characters of a text whose value the process keeps: a complete config has some 8,000."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -91,7 +95,19 @@ _Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
 
 
 def parse_yaml(text: str) -> Any:
-    """Parses a YAML text. Raises: yaml.YAMLError."""
+    """Parses a YAML text. Raises: yaml.YAMLError.
+
+    A text of the size of a config takes 8 ms. A process with many runs reads the same texts again and again, so it keeps the
+    newest ones.
+    """
+    if len(text) > MAX_KEPT:
+        return yaml.load(text, _Loader)
+    return copy.deepcopy(_parsed(text))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """The value of a text, not to be changed."""
     return yaml.load(text, _Loader)
 
 

@@ -7,31 +7,66 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from zoo.core.errors import UserError
+
+_unsynced: ContextVar[dict[Path, None] | None] = ContextVar('unsynced', default=None)
+"""Files that the current context of `synced_together` has written so far; None: each is on the disk when it is written."""
+
+
+@contextmanager
+def synced_together() -> Iterator[None]:
+    """Files that `whole_file` writes in this context reach the disk together when it ends, also after an error.
+
+    For work that is repeated as a whole if it was interrupted: to wait for the disk takes milliseconds each time. A process
+    may be killed at any moment: each file is still the complete old or new one. Only a power cut in this context may leave
+    files without their content.
+    Raises: UserError if the disk refuses a file.
+    """
+    if _unsynced.get() is not None:  # the outer context does it
+        yield
+        return
+    files: dict[Path, None] = {}
+    token = _unsynced.set(files)
+    try:
+        yield
+    finally:
+        _unsynced.reset(token)
+        for path in files:
+            with refuse_failure(f'{path} cannot be written', 'make that possible'), suppress(FileNotFoundError):
+                _sync(path)  # unless it was removed since
+        for folder in dict.fromkeys(path.parent for path in files):
+            _sync_folder(folder)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a temporary file that replaces `path` when the context ends without an error.
 
-    At any moment, even in a crash or power cut, `path` is either the complete old file or the complete new one.
+    At any moment, even in a crash or power cut, `path` is either the complete old file or the complete new one; in a context
+    of `synced_together` a power cut is an exception.
     Raises: OSError, e.g. on a full disk; the temporary file is then removed.
     """
+    unsynced = _unsynced.get()
     partial = path.with_name(f'{path.name}.{os.getpid()}.tmp')
     try:
         with open(partial, 'wb', opener=open_without_link) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if unsynced is None:
+                os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if unsynced is None:
+        _sync_folder(path.parent)
+    else:
+        unsynced[path.absolute()] = None
 
 
 def open_without_link(path: str | Path, flags: int) -> int:
@@ -115,6 +150,15 @@ def is_in_place(path: Path, opened: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), opened)
     except OSError:
         return False
+
+
+def _sync(path: Path) -> None:
+    """Waits until the content of a file is on the disk. Raises: OSError."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.tools.population.small import LR, SPACES, small
 from zoo.config.section import value_at
 from zoo.tools.population.evolution import evolve
-from zoo.tools.population.members import ForkedMember, drop_later_checkpoints, stage_texts
+from zoo.tools.population.members import ForkedMember, stage_texts, undo_stage
 from zoo.tools.population.plan import make_population_plan
 from zoo.tools.results.lineage import Lineage
 
@@ -51,7 +51,7 @@ def test_later_checkpoints_of_an_interrupted_generation_go(tmp_path: Path) -> No
     (tmp_path / 'checkpoints').mkdir()
     for step in (64, 128, 192):
         (tmp_path / 'checkpoints' / f'step_{step:09d}.safetensors').touch()
-    drop_later_checkpoints(tmp_path, 128)
+    undo_stage(tmp_path, 128)
     assert sorted(path.name for path in (tmp_path / 'checkpoints').iterdir()) == [
         'step_000000064.safetensors',
         'step_000000128.safetensors',

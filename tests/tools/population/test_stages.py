@@ -17,11 +17,11 @@ from tests.tools.population.members import TrainedMember, config, trained
 from tests.tools.population.small import LR, SPACES, small
 from zoo import load_policy, serial_pipeline
 from zoo.core.processes import Interrupted
-from zoo.run.checkpoint import State
+from zoo.run.checkpoint import State, save_checkpoint
 from zoo.run.fork import fork
 from zoo.tools.population.evolution import evolve
 from zoo.tools.population.growth import Growth, grown
-from zoo.tools.population.members import Stage
+from zoo.tools.population.members import Stage, undo_stage
 from zoo.tools.population.noise import noisy
 from zoo.tools.population.stages import (
     KL_FILE,
@@ -38,7 +38,7 @@ from zoo.tools.population.stages import (
 def ended_stage(folder: Path, **result: Any) -> Stage:
     """A stage from env step 64, of which the disk has a checkpoint at 128, and result.json with other values."""
     (folder / 'checkpoints').mkdir(parents=True)
-    (folder / 'checkpoints' / 'step_000000128.safetensors').touch()
+    save_checkpoint(folder / 'checkpoints' / 'step_000000128.safetensors', {}, {})
     known = {'state': 'done', 'env_step': 128, 'last_return': 9.5, 'stop_reason': ''}
     (folder / 'result.json').write_text(json.dumps(known | result))
     return Stage('m00_g00', folder, (), 64)
@@ -66,6 +66,22 @@ def test_stage_without_a_result_is_not_complete(tmp_path: Path) -> None:
     assert end_on_disk(stage) is None
     (stage.folder / 'result.json').unlink()
     assert end_on_disk(stage) is None
+
+
+def test_stage_whose_checkpoint_a_power_cut_has_damaged_is_not_complete(tmp_path: Path) -> None:
+    stage = ended_stage(tmp_path / 'run')
+    (stage.folder / 'checkpoints' / 'step_000000128.safetensors').write_bytes(b'')
+    assert end_on_disk(stage) is None
+
+
+def test_stage_begins_again_without_what_an_interrupted_one_has_left(tmp_path: Path) -> None:
+    stage = ended_stage(tmp_path / 'run')
+    (stage.folder / 'config.yaml').write_bytes(b'')  # as after a power cut
+    undo_stage(stage.folder, stage.env_step)
+    assert os.listdir(stage.folder / 'checkpoints') == [] and not (stage.folder / 'config.yaml').exists()
+    (stage.folder / 'config.yaml').write_text('seed: 1')
+    undo_stage(stage.folder, stage.env_step)
+    assert (stage.folder / 'config.yaml').read_text() == 'seed: 1'
 
 
 def test_signal_before_a_stage_begins_no_other(tmp_path: Path) -> None:

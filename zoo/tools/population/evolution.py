@@ -14,6 +14,7 @@ import numpy as np
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code
 from zoo.core.errors import CallbackError, RunError, UserError, did_you_mean, place_of, show_error, shown
+from zoo.core.files import synced_together
 from zoo.core.processes import Interrupted, catch_signals
 from zoo.core.seeding import stream
 from zoo.run.checkpoint.consent import Trust
@@ -191,10 +192,11 @@ class _Evolution:
         self._hooks.tell('on_generation', self.population, generation)
 
     def _add_births(self, generation: int) -> None:
-        if generation == 0:
-            births = [self._founder(place) for place in range(self._plan.n_member)]
-        else:
-            births = self._children(generation)
+        with synced_together():  # all forks are on the disk before the lineage names them
+            if generation == 0:
+                births = [self._founder(place) for place in range(self._plan.n_member)]
+            else:
+                births = self._children(generation)
         self._add(Births(generation=generation, children=births))
 
     def _founder(self, place: int) -> Birth:

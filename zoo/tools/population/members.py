@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.config.section import value_at
+from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
-from zoo.config.yaml_io import storable, value_text
+from zoo.config.yaml_io import config_of_yaml, storable, value_text
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, load_checkpoint, steps_of
 from zoo.run.config import frozen_config, resolve_config
@@ -125,11 +125,20 @@ def checkpoint_at(folder: Path, env_step: int) -> Path:
     return folder / 'checkpoints' / f'step_{env_step:09d}.safetensors'
 
 
-def drop_later_checkpoints(folder: Path, env_step: int) -> None:
-    """Removes the checkpoints of a run after an env step: they are of a generation that was interrupted."""
+def undo_stage(folder: Path, env_step: int) -> None:
+    """Removes what a generation that was interrupted has left: the checkpoints of a run after an env step.
+
+    After a power cut config.yaml may be damaged too: it is then written again.
+    """
     for step, path in steps_of(folder / 'checkpoints').items():
         if step > env_step:
             path.unlink()
+    config = folder / 'config.yaml'
+    if config.is_file():
+        try:
+            config_of_yaml(config)
+        except ConfigError:
+            config.unlink()
 
 
 def drop_checkpoints(plan: PopulationPlan, lineage: Lineage) -> None:

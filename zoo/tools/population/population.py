@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.config.section import short_keys
+import numpy as np
+
+from zoo.config.section import short_keys, value_at
 from zoo.tools.results.lineage import MEMBERS, Birth, Lineage, StageResult
-from zoo.tools.results.read import Run, read_run
+from zoo.tools.results.read import columns_of_log
 
 
 class PopulationMember(NamedTuple):
@@ -107,19 +110,20 @@ def env_step_words(population: Population) -> str:
     """Returns a line with the env steps of all lives together, and those of evaluations."""
     lineage = population.lineage
     trained = sum(_last_step(lineage, life) - birth.env_step for life, birth in lineage.lives.items())
+    n_episode = 0
+    if lineage.beginning is not None:
+        n_episode = int(value_at(lineage.beginning.words, 'config.policy.eval.n_episode') or 0)  # no key of a mutation
     evaluated = 0.0
     wall_s = 0.0
     n_lost = 0
     for life, birth in lineage.lives.items():
         folder = population.folder / MEMBERS / life
-        if not (
-            folder / 'config.yaml'
-        ).exists():  # it failed before it began, as on a full disk, or somebody removed it
+        if not (folder / 'config.yaml').exists():  # it failed before it began, as on a full disk, or it was removed
             n_lost += 1
             continue
-        run = read_run(folder)
-        evaluated += _evaluated_steps(run, birth)
-        wall_s += _own_seconds(run, birth)
+        columns = columns_of_log(folder / 'metrics.jsonl')
+        evaluated += n_episode * _evaluated_length(columns, birth)
+        wall_s += _own_seconds(columns, birth)
     words = (
         f'{trained:,} env steps of training of {len(lineage.lives)} runs in all, {evaluated:,.0f} of evaluation, '
         f'{wall_s:.1f} s of runs'
@@ -129,22 +133,24 @@ def env_step_words(population: Population) -> str:
     return words
 
 
-def _evaluated_steps(run: Run, birth: Birth) -> float:
-    """Env steps of the evaluations of a life, without those of its parent, which its log has too."""
-    if 'eval/episode_len_mean' not in run.columns:
+def _evaluated_length(columns: Mapping[str, np.ndarray], birth: Birth) -> float:
+    """Sum of the mean lengths of the evaluations of a life, without those of its parent, which its log has too."""
+    if 'eval/episode_len_mean' not in columns:
         return 0.0
-    lengths = run.columns['eval/episode_len_mean'][run.columns['env_step'] > birth.env_step]
-    n_episode = int(run.config['policy']['eval']['n_episode'])
-    return n_episode * float(lengths[lengths == lengths].sum())
+    lengths = columns['eval/episode_len_mean'][columns['env_step'] > birth.env_step]
+    return float(np.nansum(lengths))
 
 
-def _own_seconds(run: Run, birth: Birth) -> float:
-    """Seconds of a life, without those of its parent."""
-    before = run.columns['wall_s'][run.columns['env_step'] <= birth.env_step]
+def _own_seconds(columns: Mapping[str, np.ndarray], birth: Birth) -> float:
+    """Seconds of a life up to the last line of its log, without those of its parent."""
+    wall_s = columns['wall_s'][np.isfinite(columns['wall_s'])]
+    if not len(wall_s):
+        return 0.0
     start = 0.0
+    before = columns['wall_s'][columns['env_step'] <= birth.env_step]
     if birth.parent is not None and len(before):
         start = float(before[-1])
-    return max(run.wall_s - start, 0.0)
+    return max(float(wall_s[-1]) - start, 0.0)
 
 
 def _last_step(lineage: Lineage, life: str) -> int:

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from zoo.core.data import Rollout, map_tensors
 from zoo.core.errors import RunError, UserError, env_failure, show_error
-from zoo.core.files import read_small, whole_file
+from zoo.core.files import read_small, synced_together, whole_file
 from zoo.core.processes import Interrupted, end_words
 from zoo.core.streams import LogFormat, log_levels
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import steps_of
+from zoo.run.checkpoint import load_checkpoint, steps_of
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.observers.base import Callback, RunView
 from zoo.run.policy_file import load_policy
 from zoo.run.result import NAME as RESULT
 from zoo.tools.population.growth import kl_of_fork
-from zoo.tools.population.members import Stage, checkpoint_at, drop_later_checkpoints
+from zoo.tools.population.members import Stage, checkpoint_at, undo_stage
 from zoo.tools.sweep.team import Ended, Team, Tell, set_log_format
 
 MAX_REASON = 1_000  # most characters
@@ -132,6 +132,7 @@ def end_on_disk(stage: Stage) -> StageEnd | None:
         result = json.loads(read_small(stage.folder / RESULT))
         env_step = max(steps_of(stage.folder / 'checkpoints'), default=0)
         if result['state'] == 'done' and result['env_step'] == env_step > stage.env_step:
+            load_checkpoint(checkpoint_at(stage.folder, env_step))  # a power cut may have damaged it
             reason = str(result.get('stop_reason', ''))[:MAX_REASON]
             return StageEnd(env_step, _fitness(result['last_return']), reason, kl=_kl(stage))
     return None
@@ -154,7 +155,7 @@ def train_stage(task: StageTask, received: list[int], tell: Tell) -> StageEnd:
 
 def _trained(task: StageTask) -> StageEnd:
     stage = task.stage
-    drop_later_checkpoints(stage.folder, stage.env_step)
+    undo_stage(stage.folder, stage.env_step)
     if stage.env_step and not checkpoint_at(stage.folder, stage.env_step).is_file():
         raise UserError(
             f'{stage.folder} has no checkpoint of env step {stage.env_step} any more, from which its next generation begins; '
@@ -163,9 +164,10 @@ def _trained(task: StageTask) -> StageEnd:
     measures = []
     if stage.parent is not None:
         measures.append(ForkKL(stage.parent, task.trust))
-    result = serial_pipeline(
-        task.source, overrides=stage.texts, run_dir=stage.folder, trust=task.trust, callbacks=measures
-    )
+    with synced_together():  # a stage that was interrupted is trained again from its beginning
+        result = serial_pipeline(
+            task.source, overrides=stage.texts, run_dir=stage.folder, trust=task.trust, callbacks=measures
+        )
     reason = '' if 'env steps are done' in result.stop_reason else result.stop_reason
     return StageEnd(result.env_step, _fitness(result.last_return), reason, kl=_kl(stage))
 
