@@ -19,9 +19,9 @@ from zoo.core.processes import Interrupted, catch_signals
 from zoo.core.seeding import stream
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import frozen_config, resolve_config
-from zoo.run.folder import RunLock, refuse_unwritable
+from zoo.run.folder import RunLock, is_locked, refuse_unwritable
 from zoo.run.fork import begin_fork
-from zoo.tools.population.members import ForkedMember, drop_checkpoints, folder_of, stage_of, stage_texts
+from zoo.tools.population.members import ForkedMember, Stage, drop_checkpoints, folder_of, stage_of, stage_texts
 from zoo.tools.population.mutation import MAX_TRIES, How, Mutation, drawn, mutate as draw_mutation
 from zoo.tools.population.plan import Keep, PopulationPlan, make_population_plan, refuse_other_words
 from zoo.tools.population.population import Population
@@ -176,28 +176,55 @@ class _Evolution:
         """Makes the members of the next generation, unless they are there, and trains them."""
         lineage = self._lineage
         generation = len(lineage.generations)
-        if lineage.n_births == generation:
-            self._add_births(generation)
-        drop_checkpoints(self._plan, lineage)
-        stages = [
-            stage_of(self._plan, lineage.lives[life], generation, lineage.env_step_of(life))
-            for life in lineage.at_places
-        ]
-        tasks = [StageTask(self._plan.source, stage, self._plan.trust) for stage in stages]
+        stages = self._stages(generation, has_team=team is not None)
+        tasks = (StageTask(self._plan.source, stage, self._plan.trust) for stage in stages)
         ends = train_stages(tasks, self._jobs, team, received, self._log)
-        results = [_result(lineage.lives[stage.life], ends[stage.life]) for stage in stages]
+        results = [_result(lineage.lives[life], ends[life]) for life in lineage.at_places]
         _refuse_no_success(results)
         self._add(Generation(generation=generation, members=results))
         self._say(results)
         self._hooks.tell('on_generation', self.population, generation)
 
-    def _add_births(self, generation: int) -> None:
-        with synced_together():  # all forks are on the disk before the lineage names them
-            if generation == 0:
-                births = [self._founder(place) for place in range(self._plan.n_member)]
-            else:
-                births = self._children(generation)
-        self._add(Births(generation=generation, children=births))
+    def _stages(self, generation: int, has_team: bool) -> Iterator[Stage]:
+        """Yields the stages of a generation, by place. The lineage has its births, at the latest, after the last one.
+
+        Args: has_team: other processes train a member while the next one is made here.
+        """
+        lineage = self._lineage
+        if lineage.n_births > generation:
+            drop_checkpoints(self._plan, lineage)
+            yield from self._stages_of([lineage.lives[life] for life in lineage.at_places], generation)
+            return
+        births = self._births(generation)
+        if has_team:
+            members = []
+            for birth in births:
+                members.append(birth)
+                yield from self._stages_of([birth], generation)
+            self._add_births(generation, members)
+        else:
+            with synced_together():
+                members = list(births)
+            self._add_births(generation, members)
+            yield from self._stages_of(members, generation)
+
+    def _stages_of(self, members: Sequence[Birth], generation: int) -> Iterator[Stage]:
+        for birth in members:
+            env_step = birth.env_step
+            if birth.life in self._lineage.lives:
+                env_step = self._lineage.env_step_of(birth.life)
+            yield stage_of(self._plan, birth, generation, env_step)
+
+    def _add_births(self, generation: int, members: Sequence[Birth]) -> None:
+        children = [birth for birth in members if birth.life not in self._lineage.lives]
+        self._add(Births(generation=generation, children=children))
+        drop_checkpoints(self._plan, self._lineage)
+
+    def _births(self, generation: int) -> Iterator[Birth]:
+        """Yields the life at each place in a generation; the folders of new ones are on the disk."""
+        if generation == 0:
+            return (self._founder(place) for place in range(self._plan.n_member))
+        return self._children(generation)
 
     def _founder(self, place: int) -> Birth:
         """A member of the first generation, with values drawn from the spaces. Raises: ConfigError if all are refused."""
@@ -217,26 +244,27 @@ class _Evolution:
         assert refusal is not None, 'there was a try'
         raise refusal
 
-    def _children(self, generation: int) -> list[Birth]:
-        """The lives that begin after a selection; their folders are written. Others at their places have ended."""
+    def _children(self, generation: int) -> Iterator[Birth]:
+        """Yields the life at each place after a selection: one that goes on, or a new one that replaces it."""
         plan = self._plan
         lineage = self._lineage
         results = lineage.generations[-1]
         fitness = [float('nan') if result.fitness is None else result.fitness for result in results]
         parents = plan.selection(fitness, np.random.default_rng(stream(plan.seed, 'select', generation)))
-        births = []
+        at_places = list(lineage.at_places)
         for place, parent_place in enumerate(parents):
             if parent_place is None:
+                yield lineage.lives[at_places[place]]
                 continue
-            parent = ForkedMember(plan, lineage, lineage.at_places[parent_place])
+            parent = ForkedMember(plan, lineage, at_places[parent_place])
             generator = np.random.default_rng(stream(plan.seed, 'mutate', generation, place))
             mutation = draw_mutation(parent, plan.weights, generator)
             mutation = self._hooks.mutation(parent, mutation) or Mutation('none')
             is_unchanged = not mutation.overrides and mutation.change is None
             if parent_place == place and is_unchanged:
-                continue  # it goes on
-            births.append(self._child(generation, place, parent, mutation))
-        return births
+                yield parent.birth
+            else:
+                yield self._child(generation, place, parent, mutation)
 
     def _child(self, generation: int, place: int, parent: ForkedMember, mutation: Mutation) -> Birth:
         """Forks a member. What an interrupted command left of the child is replaced."""
@@ -261,9 +289,12 @@ class _Evolution:
         folder = folder_of(plan, birth.life)
         cfg = frozen_config(resolve_config(plan.source, stage_texts(plan, values, seed, generation)))
         with refuse_unwritable(folder, REMEDY):
+            if is_locked(folder):
+                RunLock(folder).close()  # says by whom
             if folder.exists():
                 shutil.rmtree(folder)
-        begin_fork(parent.checkpoint, folder, cfg, mutation.change)
+        with synced_together():
+            begin_fork(parent.checkpoint, folder, cfg, mutation.change)
         self._hooks.tell('on_fork', parent.folder, folder)
         return birth
 

@@ -75,6 +75,8 @@ def stage_texts(plan: PopulationPlan, values: Mapping[str, str], seed: int, gene
         'checkpoint.keep_last=2',  # those of the beginning and the end of the generation
         'logger.console=off',
     ]
+    if generation > 0:
+        texts.append('env.check=false')  # the founders have checked it
     if cfg.policy.n_thread is None:
         texts.append('policy.n_thread=1')  # the same sums in every process
     return (*plan.overrides, *texts)

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,35 +95,48 @@ _log_of_process = StageLog()
 
 
 def train_stages(
-    tasks: Sequence[StageTask], jobs: int, team: Team | None, received: list[int], log: StageLog
+    tasks: Iterable[StageTask], jobs: int, team: Team | None, received: list[int], log: StageLog
 ) -> Mapping[str, StageEnd]:
     """Trains lives for a generation, `jobs` at a time; those whose generation is complete on the disk are not trained again.
 
-    Args: team: the processes; None: this one; received: the signals that this process has got; log: of this process.
-    Returns: the end of each, by life. Raises: Interrupted after a signal, once all have ended.
+    Args: tasks: with a team the next one is taken while others train; team: the processes; None: this one; received: the
+      signals that this process has got; log: of this process.
+    Returns: the end of each, by life. Raises: Interrupted after a signal, or an error of `tasks`, once all have ended.
     """
     ends: dict[str, StageEnd] = {}
-    waiting = []
-    for task in tasks:
-        end = end_on_disk(task.stage)
-        if end is None:
-            waiting.append(task)
-        else:
-            ends[task.stage.life] = end
+    waiting = _not_on_disk(tasks, ends)
     if team is None:
         for task in waiting:
             ends[task.stage.life] = _end_here(task, received, log)
         return ends
-    while waiting or team.members:
-        while waiting and not received and len(team.members) < jobs:
-            team.start(waiting.pop(0))
-        if received and not team.members:
-            raise Interrupted(128 + received[0])
-        for ended in team.ended():
-            ends[ended.task.stage.life] = _end_of(ended)
+    try:
+        ahead = next(waiting, None)
+        while ahead is not None or team.members:
+            while ahead is not None and not received and len(team.members) < jobs:
+                team.start(ahead)
+                ahead = next(waiting, None)
+            if received and not team.members:
+                raise Interrupted(128 + received[0])
+            for ended in team.ended():
+                ends[ended.task.stage.life] = _end_of(ended)
+    except BaseException:
+        team.stop()
+        while team.members:
+            team.ended()
+        raise
     if received:
         raise Interrupted(128 + received[0])
     return ends
+
+
+def _not_on_disk(tasks: Iterable[StageTask], ends: dict[str, StageEnd]) -> Iterator[StageTask]:
+    """Yields the tasks that are to be trained; `ends` gets the ends of the others."""
+    for task in tasks:
+        end = end_on_disk(task.stage)
+        if end is None:
+            yield task
+        else:
+            ends[task.stage.life] = end
 
 
 def end_on_disk(stage: Stage) -> StageEnd | None:
