@@ -34,12 +34,15 @@ from tests.backend.problems import (
     assert_equal_parameters,
     with_optimizers,
 )
+from tests.model.pictures import cnn, images, pixels
 from tests.step_parts import PolicyNumbers, ValueNumbers
-from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting, minibatches
+from zoo.backend.executor import Eager, ForwardActing, StepPlan, acting_by, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
 from zoo.core.data import first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
+from zoo.model.images import has_bf16
+from zoo.rl_utils.optimizer import FlatAdam
 
 pytestmark = pytest.mark.usefixtures('native')
 EXECUTORS: dict[str, Any] = {
@@ -385,6 +388,27 @@ def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
         acting.step(t)
         assert torch.equal(seen[t]['x'], obs['x'][t]) and seen[t]['x'].data_ptr() % 64 == 0
         assert seen[t]['image'].data_ptr() == obs['image'][t].data_ptr()  # a network converts integers itself
+
+
+@pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated')
+def test_acting_of_an_image_network_follows_the_steps_of_an_optimizer() -> None:
+    """A network in bfloat16 keeps converted weights within a rollout; those of the next one are of the updated weights."""
+    network: Any = cnn(images(4, 40, 40), {'type': 'cnn', 'hidden_size': 8, 'precision': 'auto'})
+    optimizer = FlatAdam(
+        network.named_parameters(), lr=0.01
+    )  # its steps change a buffer, of which the weights are views
+    obs = pixels(3, 2, 4, 40, 40)
+    acting = acting_by(lambda obs, state: {'action': network(obs)}, obs, None, network)
+    seen = []
+    for _ in range(2):
+        acting.begin()
+        with torch.no_grad():
+            for t in range(2):
+                assert torch.equal(acting.step(t), network(obs[t]))
+        seen.append(acting.output['action'].clone())
+        network(obs[2]).square().sum().backward()
+        optimizer.step()
+    assert not torch.equal(*seen)
 
 
 def test_native_values_are_those_of_the_critic_also_where_parameters_were_moved_to_other_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from tests.model.pictures import cnn, images, pixels
 from zoo.core.errors import UserError
 from zoo.model import make_input
-from zoo.model.cnn import ImpalaCNN, NatureCNN
+from zoo.model.cnn import ActingWeights, ImpalaCNN, NatureCNN
 from zoo.model.images import Pixels, convolve, has_bf16
 
 CNNS = {'nature': NatureCNN, 'impala': ImpalaCNN}
@@ -178,3 +179,82 @@ def test_global_pooling_gives_the_dense_layer_the_means_of_the_maps():
 
 
 # ---- bytes with another upper bound than 255
+
+
+IN_BF16 = pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated')
+TANH = {'type': 'cnn', 'channels': [8, 16], 'kernels': [8, 3], 'strides': [4, 2], 'activation': 'tanh'}
+
+
+def acting_cnn(shape: tuple[int, ...], encoder: dict[str, Any], dtype: str = 'uint8') -> tuple[Any, ActingWeights]:
+    """A network in bfloat16 with biases, and its features as acting computes them."""
+    network: Any = cnn(images(*shape, dtype=dtype), {**encoder, 'precision': 'auto'})
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)), alpha=0.05)
+    return network, ActingWeights(network, ActingWeights.nets_of(network))
+
+
+@IN_BF16
+@pytest.mark.parametrize('encoder', [{'type': 'nature'}, TANH], ids=['nature', 'tanh'])
+@pytest.mark.parametrize('order', ['bytes', 'bytes, channels last', 'odd bytes', 'floats'])
+def test_kept_weights_give_the_bits_of_weights_converted_in_each_pass(encoder: dict[str, Any], order: str) -> None:
+    shape = (4, 43, 46) if order == 'odd bytes' else (4, 44, 48)
+    network, acting = acting_cnn(shape, encoder)
+    x = pixels(2, 3, *shape)
+    if order == 'floats':
+        x = x / 255
+    if order == 'bytes, channels last':
+        x = x.movedim(2, -1).contiguous().movedim(-1, 2)
+    with torch.no_grad():
+        assert torch.equal(acting(x), network(x))
+        assert torch.equal(acting(x[:1]), network(x[:1]))
+
+
+@IN_BF16
+def test_kept_weights_follow_changes_in_place_and_those_of_a_buffer_from_the_next_rollout_on() -> None:
+    network, acting = acting_cnn((4, 44, 48), {'type': 'nature'})
+    flat = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+    start = 0
+    for p in network.parameters():  # views of one buffer, as an optimiser makes them
+        p.data = flat[start : start + p.numel()].view_as(p)
+        start += p.numel()
+    x = pixels(2, 4, 44, 48)
+    with torch.no_grad():
+        before = acting(x)
+        network.convs[1].weight.mul_(2)
+        assert torch.equal(acting(x), network(x)) and not torch.equal(network(x), before)
+        before = acting(x)
+        flat.mul_(1.5)
+        acting.renew()
+        assert torch.equal(acting(x), network(x)) and not torch.equal(network(x), before)
+    assert network.kept is None  # outside of acting each pass converts the weights
+
+
+@IN_BF16
+def test_kept_weights_leave_gradients_hooks_and_float32_alone() -> None:
+    network, acting = acting_cnn((4, 44, 48), {'type': 'nature'})
+    x = pixels(2, 4, 44, 48)
+    acting(x).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in network.parameters())
+    seen: list[Tensor] = []
+    with torch.no_grad():
+        acting(x)
+        with network.convs[1].register_forward_hook(lambda module, args, output: seen.append(output)):
+            acting(x)
+        assert len(seen) == 1
+        network.precision = 'fp32'
+        assert torch.equal(acting(x), network(x))
+        assert not torch.equal(acting(x), acting_cnn((4, 44, 48), {'type': 'nature'})[1](x))
+    assert ActingWeights.nets_of(network) == []
+
+
+def test_a_function_of_acting_that_fails_leaves_no_kept_weights() -> None:
+    network: Any = cnn(images(4, 44, 48), 'nature')
+
+    def fails() -> None:
+        assert network.kept is not None
+        raise KeyError('mine')
+
+    with pytest.raises(KeyError, match='mine'):
+        ActingWeights(fails, [network])()
+    assert network.kept is None

@@ -9,7 +9,7 @@ import torch
 from tests.model.pictures import bytes_to, cnn, images, pixels
 from zoo.core.spaces import Box, Dict, Discrete, obs_dtype
 from zoo.model import make_input
-from zoo.model.images import Pixels, convolve, image_shape
+from zoo.model.images import LISTED_IMAGES, ImageForm, Pixels, convolve, image_shape
 
 LEADS = [(), (3, 4), (0,)]
 CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
@@ -99,6 +99,14 @@ def test_bytes_that_are_no_whole_words_are_moved_too():
             got = convolve(view, conv)
         want = conv(view / 255)
         assert (got - want).abs().max() < 0.02 * want.abs().max()  # bfloat16 has 8 bits, and about 100 terms are summed
+
+
+@pytest.mark.parametrize('n', [3, LISTED_IMAGES + 1])
+def test_blocks_of_words_are_those_of_pixel_unshuffle(n):
+    conv, x = torch.nn.Conv2d(2, 1, 8, 4), pixels(n, 2, 8, 12)
+    form = ImageForm.of(x, conv, is_half=True)
+    want = torch.nn.functional.pixel_unshuffle(x.float(), 4)  # [N, C * y * x, H / 4, W / 4]
+    assert torch.equal(form.pixels(x).float(), want) and want.shape == (n, 32, 2, 3)
 
 
 @pytest.mark.parametrize('shape', [(3, 6, 7, 2), (3, 2, 6, 7)], ids=['channels last', 'channels first'])

@@ -37,6 +37,7 @@ from zoo.core.data import (
     send,
     unbind_rows,
 )
+from zoo.model.cnn import ActingWeights
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -200,9 +201,11 @@ class ForwardActing:
     """Acting by a forward function, whose outputs [B, ...] are copied into blocks.
 
     The next call, which with several groups of envs comes before the action is used, may overwrite the outputs.
+    Attributes: on_begin: functions that are called before each rollout.
     """
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
+        self.on_begin: list[Callable[[], None]] = []
         self._given = forward
         self._forward: Forward = self._first_forward
         self._obs_rows = unbind_rows(obs)
@@ -217,7 +220,8 @@ class ForwardActing:
             self.state = as_tensors(initial_state(self._n_env), 'the initial state')
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        for call in self.on_begin:
+            call()
 
     def _to_keep(self, output: dict[str, Any]) -> dict[str, Any]:
         """The part of the outputs that goes to the blocks."""
@@ -279,11 +283,22 @@ class RecordingActing(ForwardActing):
 def acting_by(
     forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None, model: nn.Module
 ) -> ForwardActing:
-    """Acting by a forward function of a model, which keeps its states as the model says, see `recorder_of`."""
+    """Acting by a forward function of a model, which keeps its states as the model says, see `recorder_of`.
+
+    Networks for images in bfloat16 on a CPU convert their weights once for a rollout.
+    """
+    on_begin: list[Callable[[], None]] = []
+    nets = ActingWeights.nets_of(model)
+    if nets:
+        forward = weights = ActingWeights(forward, nets)
+        on_begin = [weights.renew]
     recorder = recorder_of(model)
     if recorder is None:
-        return ForwardActing(forward, obs, initial_state)
-    return RecordingActing(forward, obs, initial_state, recorder)
+        acting = ForwardActing(forward, obs, initial_state)
+    else:
+        acting = RecordingActing(forward, obs, initial_state, recorder)
+    acting.on_begin = on_begin
+    return acting
 
 
 def _is_aligned(x: Tensor) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import conv2d, linear, relu
 
 from zoo.config.section import LEFT_OUT, Filled, Section
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Box, Space
-from zoo.model.images import Precision, convolve, has_bf16, holds_images, image_shape
+from zoo.model.images import ImageForm, Precision, convolve, has_bf16, holds_images, image_shape
 from zoo.model.layers import ACTIVATIONS, Activation, Width
 from zoo.model.shortcut import may_skip_call
 from zoo.rl_utils.init import normed, orthogonal
@@ -121,6 +122,7 @@ class ConvNet(CNN):
     name: ClassVar[str] = 'cnn'
     config: ClassVar[type[Section]] = ConvConfig
     value_gain: ClassVar[float] = 1.0
+    kept: KeptWeights | None = None  # see `ActingWeights`
 
     def __init__(self, cfg: ConvConfig, space: Box) -> None:
         sizes = list(zip(cfg.channels, cfg.kernels, cfg.strides, strict=True))
@@ -139,11 +141,103 @@ class ConvNet(CNN):
         self.dense = orthogonal(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
         self._activation = cfg.activation
 
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None or torch.is_grad_enabled() or not self.kept.serve(x):
+            return super().forward(x)
+        return self.kept.features(x)
+
     def maps(self, x: Tensor) -> Tensor:
         conv: Any
         for conv in self.convs:
             x = self._activate(convolve(x, conv))
         return x
+
+
+class KeptWeights:
+    """The weights of a `ConvNet` as its passes in bfloat16 on a CPU use them, kept from one pass to the next; without gradient.
+
+    The features have the bits of `ConvNet.forward`. A pass converts all weights if there are none, or if those of a layer changed
+    in place or were replaced. Changes of an optimiser's buffer, of which weights may be views, are not seen: see `renew`.
+    """
+
+    def __init__(self, net: ConvNet) -> None:
+        self._net = net
+        self._layers: list[tuple[ImageForm, Tensor, Tensor | None]] = []
+        self._dense: tuple[Tensor, Tensor | None]
+        self._made_from: Any = None
+        self._parts: list[Any] = []
+
+    def renew(self) -> None:
+        """Drops the weights: the next pass converts them."""
+        self._made_from = None
+
+    def serve(self, x: Tensor) -> bool:
+        """Whether the network computes images x in bfloat16 on a CPU, and no layer has a hook or was replaced."""
+        net = self._net
+        if not x.is_cpu or net.precision == 'fp32' or not has_bf16('cpu', net.precision):
+            return False
+        *convs, dense = self._parts = [*net.convs, net.dense]
+        return may_skip_call(dense, nn.Linear) and all(may_skip_call(conv, nn.Conv2d) for conv in convs)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Images [..., C, H, W] -> features [..., n_feature] f32."""
+        net = self._net
+        maps = x.reshape(-1, *x.shape[-3:])
+        own = [p for layer in self._parts for p in layer._parameters.values()]
+        made_from = (maps.dtype, maps.stride(1) == 1, [(p.data_ptr(), p._version) for p in own])
+        if made_from != self._made_from:
+            self._convert(maps)
+            self._made_from = made_from
+        for form, weight, bias in self._layers:
+            maps = form.pixels(maps).to(torch.bfloat16, memory_format=torch.channels_last)
+            maps = net._activate(conv2d(maps, weight, bias, form.stride))
+        features = net._activate(linear(net._flat(maps), *self._dense))
+        return features.view(*x.shape[:-3], net.n_feature).to(torch.float32)
+
+    def _convert(self, x: Tensor) -> None:
+        self._layers = []
+        conv: Any
+        for conv in self._net.convs:
+            form = ImageForm.of(x, conv, True)
+            weight = form.filters(conv).to(torch.bfloat16, memory_format=torch.channels_last)
+            bias = conv.bias.to(torch.bfloat16)
+            self._layers.append((form, weight, bias))
+            # the images of the next layer, in memory
+            x = weight.new_empty((1, conv.out_channels, 2, 2)).to(memory_format=torch.channels_last)
+        dense = self._net.dense
+        self._dense = (dense.weight.to(torch.bfloat16), dense.bias.to(torch.bfloat16))
+
+
+class ActingWeights:
+    """A function of a model for acting, whose calls keep the converted weights of convolutional networks, see `KeptWeights`.
+
+    Of few images, a call in bfloat16 would spend a third of its time on conversions. The outputs have the same bits.
+    Args: function: computes with the model without gradient, on a CPU.
+    """
+
+    def __init__(self, function: Callable[..., Any], nets: Sequence[ConvNet]) -> None:
+        self._function = function
+        self._nets = [(net, KeptWeights(net)) for net in nets]
+
+    @staticmethod
+    def nets_of(model: nn.Module) -> list[ConvNet]:
+        """The networks of a model that gain from it: those that compute in bfloat16 on a CPU."""
+        nets = [net for net in model.modules() if isinstance(net, ConvNet) and net.dense.weight.is_cpu]
+        return [net for net in nets if net.precision != 'fp32' and has_bf16('cpu', net.precision)]
+
+    def renew(self) -> None:
+        """Drops the converted weights; called before each rollout, since an update may have changed the weights."""
+        for _, kept in self._nets:
+            kept.renew()
+
+    def __call__(self, *args: Any) -> Any:
+        for net, kept in self._nets:
+            net.kept = kept
+        try:
+            return self._function(*args)
+        finally:
+            for net, _ in self._nets:
+                net.kept = None
 
 
 @ENCODER_REGISTRY.register('nature')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from zoo.model.shortcut import may_skip_call
 
 logger = logging.getLogger(__name__)
 LARGEST_BYTE = 255
+LISTED_IMAGES = 256  # most images whose words are taken by a list of places, of 7 MB for 84x84x4
 OLDER_SCALE = LoadWarning(
     logger,
     'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide by the '
@@ -149,46 +150,94 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
     if not may_skip_call(conv, nn.Conv2d):  # a hook, or another layer in its place
         output: Tensor = conv(x / 255 if x.dtype == torch.uint8 else x)
         return output
-    weight = conv.weight
-    stride = conv.stride[0]
     is_half = torch.is_autocast_enabled(x.device.type)
-    if x.dtype == torch.uint8:
-        weight = weight / LARGEST_BYTE  # the weights, not the bytes, which are many, and exact in bfloat16
-    if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
-        x, weight, stride = *_as_blocks(x, weight, stride), 1
-    x = x.to(torch.bfloat16 if is_half else weight.dtype, memory_format=torch.channels_last)
-    return conv2d(x, weight, conv.bias, stride, conv.padding)
+    form = ImageForm.of(x, conv, is_half)
+    weight = form.filters(conv)
+    number = torch.bfloat16 if is_half else weight.dtype
+    x = form.pixels(x).to(number, memory_format=torch.channels_last)
+    return conv2d(x, weight, conv.bias, form.stride, conv.padding)
 
 
-def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Turns image (in any memory order) and filters of a convolution of stride `size` into those of one of stride 1."""
-    n, n_channel, height, width = x.shape
-    n_out, _, kernel, _ = weight.shape
-    side = kernel // size
-    rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; the rest is unused
-    x = x[..., : rows * size, : columns * size]
-    filters = weight.reshape(n_out, n_channel, side, size, side, size)
-    if x.stride(1) == 1:  # channels innermost: y, x, channel of a block
-        lines = x.permute(0, 2, 3, 1).reshape(n, rows, size, columns, size * n_channel)
-        blocks = lines.transpose(2, 3)
-        filters = filters.permute(0, 3, 5, 1, 2, 4)
-    else:  # channel, y, x; four bytes are moved as one number
-        is_word = (
-            x.dtype == torch.uint8
-            and size == 4
-            and x.stride(3) == 1
-            and all(step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
-        )
-        if is_word:
-            lines = x.view(torch.int32).unsqueeze(-1)
+class ImageForm(NamedTuple):
+    """The form of the images that a convolution takes, which decides the form of its filters.
+
+    block: side of the blocks of pixels that become one pixel; 1: none. stride: that of the convolution of such pixels.
+    """
+
+    is_bytes: bool
+    channels_first: bool
+    kernel: int
+    block: int
+    stride: int
+
+    @classmethod
+    def of(cls, x: Tensor, conv: nn.Conv2d, is_half: bool) -> ImageForm:
+        """The form of images [N, C, H, W] for a convolution. is_half: it computes in bfloat16."""
+        stride = conv.stride[0]
+        kernel = conv.kernel_size[0]
+        block = 1
+        if is_half and x.is_cpu and stride > 1 and kernel % stride == 0:
+            block = stride
+        return cls(x.dtype == torch.uint8, x.stride(1) != 1, kernel, block, stride // block)
+
+    def filters(self, conv: nn.Conv2d) -> Tensor:
+        """The filters of a convolution, in float32, for images of this form."""
+        weight = conv.weight
+        if self.is_bytes:
+            weight = weight / LARGEST_BYTE  # the weights, not the bytes, which are many, and exact in bfloat16
+        if self.block == 1:
+            return weight
+        n_out, n_channel, kernel, _ = weight.shape
+        size = self.block
+        side = kernel // size
+        filters = weight.reshape(n_out, n_channel, side, size, side, size)
+        if self.channels_first:
+            filters = filters.permute(0, 1, 3, 5, 2, 4)
         else:
-            lines = x.unflatten(-1, (columns, size))
-        blocks = lines.unflatten(2, (rows, size)).permute(0, 2, 4, 1, 3, 5).contiguous()
-        if is_word:
-            blocks = blocks.view(torch.uint8)
-        filters = filters.permute(0, 1, 3, 5, 2, 4)
-    x = blocks.reshape(n, rows, columns, n_channel * size * size)
-    return x.permute(0, 3, 1, 2), filters.reshape(n_out, n_channel * size * size, side, side)
+            filters = filters.permute(0, 3, 5, 1, 2, 4)
+        return filters.reshape(n_out, n_channel * size * size, side, side)
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """Images [N, C, H, W] -> [N, C * block * block, H', W']: each block of pixels becomes one pixel."""
+        size = self.block
+        if size == 1:
+            return x
+        n, n_channel, height, width = x.shape
+        side = self.kernel // size
+        rows, columns = ((length - self.kernel) // size + side for length in (height, width))  # the rest is unused
+        x = x[..., : rows * size, : columns * size]
+        if not self.channels_first:  # y, x, channel of a block
+            lines = x.permute(0, 2, 3, 1).reshape(n, rows, size, columns, size * n_channel)
+            blocks = lines.transpose(2, 3)
+        else:  # channel, y, x; four bytes are moved as one number
+            is_word = (
+                x.dtype == torch.uint8
+                and size == 4
+                and x.stride(3) == 1
+                and all(step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
+            )
+            if is_word and n <= LISTED_IMAGES and x.is_contiguous() and not torch.compiler.is_compiling():
+                words = x.view(torch.int32).flatten()
+                blocks = words.index_select(0, _places_of_words(n, n_channel, rows, columns)).view(torch.uint8)
+            else:
+                if is_word:
+                    lines = x.view(torch.int32).unsqueeze(-1)
+                else:
+                    lines = x.unflatten(-1, (columns, size))
+                blocks = lines.unflatten(2, (rows, size)).permute(0, 2, 4, 1, 3, 5).contiguous()
+                if is_word:
+                    blocks = blocks.view(torch.uint8)
+        return blocks.reshape(n, rows, columns, n_channel * size * size).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=4)
+def _places_of_words(n: int, n_channel: int, rows: int, columns: int) -> Tensor:
+    """Where the words of n images [C, 4 * rows, columns] are, in the order image, row and column of a block, channel, y.
+
+    To take words by a list is twice as fast as a copy with permuted dimensions, whose innermost loop has four of them.
+    """
+    places = torch.arange(n * n_channel * rows * 4 * columns, dtype=torch.int32)
+    return places.view(n, n_channel, rows, 4, columns).permute(0, 2, 4, 1, 3).flatten()
 
 
 @cache

@@ -158,6 +158,25 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_steps_of_two_groups_that_run_at_once_are_those_of_one_after_the_other() -> None:
+    """Each group begins its step before the other's ends; a reset ends a step that was begun."""
+    groups = [make('Pong', 1, kwargs={'num_threads': 1}) for _ in range(4)]
+    both, alone = groups[:2], groups[2:]
+    for seed, (one, other) in enumerate(zip(both, alone, strict=True)):
+        assert torch.equal(one.reset(seed), other.reset(seed))
+    for action in actions(6, 1, 8):
+        for env in both:
+            env.send(action)
+        for one, other in zip(both, alone, strict=True):
+            pairs = zip(one.env.step_wait()[:4], other.env.step(action.numpy())[:4], strict=True)
+            assert all(np.array_equal(*pair) for pair in pairs)
+    both[0].send(action)
+    assert torch.equal(both[0].reset(5), alone[0].reset(5))
+    for env in groups:
+        env.close()
+
+
 def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
     env = make('SpaceInvaders', 1)  # a name of two words
     assert env.action_space.n == 6

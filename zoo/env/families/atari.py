@@ -51,6 +51,8 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
     otherwise a greedy policy might wait until the time limit.
     """
 
+    steps_async = True  # ale-py has threads of its own
+
     def __init__(
         self, env: Any, name: str, fire: int | None, episodic_life: bool, clip_reward: bool, screen: Any = None
     ) -> None:
@@ -76,10 +78,13 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         self._check = ActionCheck(name, env.single_action_space, env.num_envs)
         self._lives: np.ndarray | None = None
         self._n_step = 0
+        self._sent: np.ndarray | None = None  # the actions of a step that was begun and not ended
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        if self._sent is not None:
+            self.step_wait()
         kwargs: dict[str, Any] = {'seed': seed, 'options': options}
         if seed is not None:
             kwargs['seed'] = np.asarray(seed)
@@ -92,13 +97,29 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         return obs, info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Begins a step in ale-py's threads; `step_wait` ends it."""
         if self._lives is None:
             raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
         self._n_step += 1
         self._check(actions, self._n_step)  # an invalid action would make ale-py wait without end
         if self._fire is not None and np.count_nonzero(self._fell):
             actions = np.where(self._fell, self._fire, actions)
-        obs, reward, terminated, truncated, info = self._env.step(actions)
+        self._env.send(actions)
+        self._sent = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Ends a step that `step_async` began; returns its results."""
+        actions = self._sent
+        if actions is None or self._lives is None:
+            raise gymnasium.error.NoAsyncCallError(
+                'step_wait was called before step_async; call step_async first', 'step'
+            )
+        self._sent = None
+        obs, reward, terminated, truncated, info = self._env.recv()
         over = terminated | truncated
         if self._screen is not None:
             info = {**info, **self._draw(actions, reward, over)}
