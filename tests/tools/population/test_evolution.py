@@ -286,6 +286,7 @@ def test_population_on_a_full_disk_says_so_and_ends_equal_with_room(
     ('texts', 'options', 'sentence'),
     [
         ([LR_SPACE], dict(pop=1), 'a population of 1 has nothing to select from'),
+        ([LR_SPACE], dict(pop=10_001), 'pop is 10,001, and a population has at most 10,000 members; e.g. pop=8'),
         ([LR_SPACE], dict(pop=3), 'truncation needs a population of 4 or more, and --pop is 3'),
         ([LR_SPACE], dict(how='evolution', select='tournament:9', pop=4), 'a tournament of 9 is larger than the'),
         (

@@ -31,6 +31,7 @@ from zoo.tools.sweep.spaces import Space, split_spaces
 
 Keep = Literal['alive', 'all']
 N_MEMBER = 8
+MOST_MEMBERS = 10_000  # each has a run folder, and a row of the table
 N_GENERATION = 20  # of a run of max_env_step, by default
 LEAST_EPISODES = 10  # of an evaluation by which members are selected
 SELECT: dict[How, str] = {'pbt': 'truncation:0.25', 'evolution': 'tournament:2'}
@@ -147,6 +148,10 @@ def _check_words(words: PopulationSection) -> None:
     for word, number, example in numbers:
         if number is not None and (type(number) is not int or number < 1):
             raise UserError(f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={example}')
+    if words.members > MOST_MEMBERS:
+        raise UserError(
+            f'pop is {words.members:,}, and a population has at most {MOST_MEMBERS:,} members; e.g. pop={N_MEMBER}'
+        )
     for word, text, choices in (('how', words.how, DEFAULT_WEIGHTS), ('keep', words.keep, ('alive', 'all'))):
         if text not in choices:
             raise UserError(f'{word} is {text!r} but must be one of {", ".join(choices)}')
