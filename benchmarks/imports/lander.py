@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lander_episodes import ENV, EPISODES, MORE, returns_of
+from lander_episodes import ENV, EPISODES, MORE, result_name, returns_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,12 +32,12 @@ def greedy_returns(policy: Any) -> list[float]:
     return returns_of(lambda obs: int(np.asarray(policy.act(obs[None]))[0]))
 
 
-def train_on(folder: Path, seed: int, points: tuple[int, ...]) -> None:
-    """Imports a model, trains it on to each point, and writes the returns there."""
+def train_on(folder: Path, seed: int, draw: int, points: tuple[int, ...]) -> None:
+    """Imports a model, trains it on to each point, and writes the returns there. Args: draw: number of the continuation."""
     found = []
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / 'run'
-        policy = zoo.import_policy(folder / f'seed_{seed}.zip', run, env=ENV, overrides=[f'seed={seed}'])
+        policy = zoo.import_policy(folder / f'seed_{seed}.zip', run, env=ENV, overrides=[f'seed={seed + 100 * draw}'])
         start = zoo.load_policy(run).run.env_step
         for steps in points:
             done = 0
@@ -51,8 +51,8 @@ def train_on(folder: Path, seed: int, points: tuple[int, ...]) -> None:
                 done = result.env_step - start
                 policy = zoo.load_policy(run)
             found.append({'env_steps': done, 'returns': greedy_returns(policy)})
-            print(seed, done, mean(found[-1]['returns']), flush=True)
-            (folder / f'zoo_{seed}.json').write_text(json.dumps(found) + '\n')
+            print(seed, draw, done, mean(found[-1]['returns']), flush=True)
+            (folder / result_name('zoo', seed, draw)).write_text(json.dumps(found) + '\n')
 
 
 def write(folder: Path) -> None:
@@ -82,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('folder', type=Path)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--draw', type=int, default=0, help='number of the continuation, with random numbers of its own')
     parser.add_argument('--steps', type=int, nargs='*', default=MORE)
     parser.add_argument('--write', action='store_true')
     args = parser.parse_args()
@@ -89,7 +90,7 @@ def main() -> None:
     if args.write:
         write(args.folder)
     else:
-        train_on(args.folder, args.seed, tuple(args.steps))
+        train_on(args.folder, args.seed, args.draw, tuple(args.steps))
 
 
 if __name__ == '__main__':

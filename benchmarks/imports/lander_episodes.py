@@ -15,6 +15,13 @@ FIRST_SEED = 10_000
 """Episode i of each evaluation starts with reset(seed=FIRST_SEED + i)."""
 
 
+def result_name(library: str, seed: int, draw: int) -> str:
+    """The name of the file with the returns of one continuation. Args: seed: of the model; draw: number of its continuation."""
+    if draw:
+        return f'{library}_{seed}_{draw}.json'
+    return f'{library}_{seed}.json'
+
+
 def returns_of(act: Callable[[np.ndarray], int]) -> list[float]:
     """The returns of the episodes. Args: act: from an observation to an action."""
     env = gym.make(ENV)

@@ -378,7 +378,8 @@ class RunBuilder:
             log.listeners.append(partial(self.stop_rules.see, job))
         diagnostics = []
         if leads:
-            diagnostics = [Diagnostics(facts_of(x.cfg, x.policy), x.name) for x in self.parts.learners.values()]
+            learners = self.parts.learners.values()
+            diagnostics = [Diagnostics(facts_of(x.cfg, x.policy, job.env_step), x.name) for x in learners]
         self.report = Report(log, job, diagnostics, self.agreement, self._env_values)
         last: tuple[Path, int] | None = None
         if checkpoint is not None:

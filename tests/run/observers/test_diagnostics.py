@@ -14,7 +14,7 @@ from zoo import serial_pipeline
 from zoo.config.source import bundled_configs
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.run.config import resolve_config
 from zoo.run.observers.diagnostics import (
     CLIP_RATIO,
@@ -98,6 +98,7 @@ def test_a_line_that_is_well_begins_the_count_again(name: str) -> None:
         ('entropy_near_zero', FACTS._replace(max_entropy=None), 10_000),
         ('entropy_near_zero', FACTS, 25_001),  # later than the first quarter of the run
         ('no_episode', FACTS, 39_999),
+        ('no_episode', FACTS._replace(first_env_step=200_000), 239_999),  # 39,999 of its own
     ],
 )
 def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: RunFacts, env_step: int) -> None:
@@ -246,9 +247,12 @@ RANDOM: dict[str, Random] = {  # by the first words of the names of bundled conf
     'bipedalwalker': Random(box(24), box(4), -105.0, 354.0),
     'breakout': Random(ATARI, Discrete(4), 1.1, 180.0, 0.006),
     'cartpole': Random(box(4), Discrete(2), 22.6, 22.6),
+    'connect_four': Random(box(84), Discrete(7), 1.0, 21.0),  # of games the most that there is
     'halfcheetah': Random(box(17), box(6), -260.0, 1000.0),
     'hopper': Random(box(11), box(3), 18.0, 22.4),
     'humanoid': Random(box(45), box(17), 110.0, 23.6),
+    'kuhn_poker': Random(box(7), Discrete(2), 2.0, 2.0),
+    'leduc_poker': Random(box(30), Discrete(3), 13.0, 4.0),
     'lunarlander': Random(box(8), Discrete(4), -183.0, 92.0),
     'lunarlander_continuous': Random(box(8), box(2), -201.0, 116.0),
     'minatar': Random(box(10, 10, 4), Discrete(3), 0.36, 9.7),
@@ -261,9 +265,16 @@ RANDOM: dict[str, Random] = {  # by the first words of the names of bundled conf
     'procgen': Random(pixels(64, 64, 3), Discrete(15), 2.5, 200.0),
     'qbert': Random(ATARI, Discrete(6), 150.0, 200.0, 0.05),
     'remember_cue': Random(box(3), Discrete(2), 0.5, 21.0),
+    'simple_spread': Random(box(18), Discrete(5), -100.0, 25.0),  # far below what random agents get
+    'simple_spread_mappo': Random(
+        Dict({'obs': box(18), 'state': box(54), 'agent': Discrete(3)}), Discrete(5), -100.0, 25.0
+    ),
+    'simple_tag': Random(box(16), Discrete(5), 100.0, 25.0),
     'swimmer': Random(box(8), box(2), 1.8, 1000.0),
     'taxi': Random(Discrete(500), Discrete(6), -768.0, 196.0),
+    'tictactoe': Random(box(18), Discrete(9), 1.0, 5.0),
     'tiny_bricks': Random(box(10, 10, 4), Discrete(3), 0.24, 7.4),
+    'two_step_game': Random(box(3), Discrete(2), 8.0, 2.0),
     'walker2d': Random(box(17), box(6), 1.8, 21.7),
 }
 

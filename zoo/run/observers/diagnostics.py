@@ -36,7 +36,8 @@ class RunFacts(NamedTuple):
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
     nats; None for actions that are real numbers. horizon: 1 / (1 - gamma), env steps. n_move: updates of the run, each of which
-    lets values move by value_range; None: values beyond it are not followed at all.
+    lets values move by value_range; None: values beyond it are not followed at all. first_env_step: env steps of the checkpoint
+    that the run continues, which another library may have made.
     """
 
     max_env_step: int
@@ -47,6 +48,7 @@ class RunFacts(NamedTuple):
     max_entropy: float | None
     horizon: float = math.inf
     n_move: float | None = None
+    first_env_step: int = 0
 
 
 class Diagnostics:
@@ -84,8 +86,8 @@ def _line_of(learner: str, line: Mapping[str, float]) -> dict[str, float]:
     return {**line, **own}
 
 
-def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:
-    """The facts of a run. Args: cfg: its resolved config."""
+def facts_of(cfg: JobConfig, policy: Policy, first_env_step: int = 0) -> RunFacts:
+    """The facts of a run. Args: cfg: its resolved config; first_env_step: see `RunFacts`."""
     learn = cfg.policy.learn
     scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
     objective = getattr(policy, 'objective', None)
@@ -104,6 +106,7 @@ def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:
         max_entropy(policy.action_space),
         1 / max(1 - cfg.policy.collect.get('discount_factor', 1.0), 1e-9),
         n_move,
+        first_env_step,
     )
 
 
@@ -170,10 +173,11 @@ def signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> Iterator
     """Yields (name of the rule, warning) for each sign of trouble in a line."""
     yield from _policy_signs(facts, line, env_step)
     yield from _critic_signs(facts, line, env_step)
-    if env_step >= EPISODE_STEPS * facts.n_env and line.get('collect/episode') == 0:
+    n_own = env_step - facts.first_env_step
+    if n_own >= EPISODE_STEPS * facts.n_env and line.get('collect/episode') == 0:
         yield (
             'no_episode',
-            f'no training episode has ended in {env_step} env steps of {facts.n_env} envs, so there are no returns to log. If '
+            f'no training episode has ended in {n_own} env steps of {facts.n_env} envs, so there are no returns to log. If '
             'episodes never end, set env.max_episode_steps',
         )
 
