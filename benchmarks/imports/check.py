@@ -22,7 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import RESULTS, table
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiBinary, MultiDiscrete, obs_to_tensor
 from zoo.tools.exchange.form import NewPlace
+from zoo.tools.exchange.rllib import cut_in_two
 from zoo.tools.exchange.load import Imported, import_model
+
+
+IN_SEQUENCES = ('obs', 'logit')
+"""Columns that a recurrent model reads in the form of sequences from the start."""
 
 
 class Compared(NamedTuple):
@@ -92,7 +97,15 @@ def _learned(imported: Imported, path: Path, found: dict[str, np.ndarray]) -> fl
         f'policy.learn.epoch_per_collect={n_step}',
         f'policy.learn.learning_rate={rate}',
     ]
-    sizes += [f'policy.collect.n_sample={n}', 'policy.collect.n_step=1', f'env.collector_env_num={n}']
+    n_env = n
+    if 'rollout.first' in found:
+        n_env = len(found['rollout.first'])
+        sizes.append(f'policy.learn.sequence.len={n // n_env}')
+    sizes += [
+        f'policy.collect.n_sample={n}',
+        f'policy.collect.n_step={n // n_env}',
+        f'env.collector_env_num={n_env}',
+    ]
     if imported.policy.cfg.learn.critic_learning_rate is not None:
         sizes.append(f'policy.learn.critic_learning_rate={rate}')
     if imported.policy.cfg.learn.target_kl is not None:
@@ -107,8 +120,15 @@ def _learned(imported: Imported, path: Path, found: dict[str, np.ndarray]) -> fl
         policy.model.input.shift.zero_()
         policy.model.input.scale.fill_(1.0)
         policy.model.input.is_frozen = True
+    memory = _memory(found)
     with torch.no_grad():
-        logit = policy.model.compute_actor(obs)
+        if memory:
+            obs = obs.unflatten(0, memory['is_first'].shape)
+            logit = policy.model.compute_actor(obs.transpose(0, 1), memory['state'], memory['is_first'].t())[
+                0
+            ].transpose(0, 1)
+        else:
+            logit = policy.model.compute_actor(obs)
     action: Any = torch.from_numpy(found['rollout.actions'])
     space = policy.action_space
     if isinstance(space, Discrete):
@@ -120,8 +140,24 @@ def _learned(imported: Imported, path: Path, found: dict[str, np.ndarray]) -> fl
     column: Callable[[str], torch.Tensor] = lambda name: torch.from_numpy(found[f'rollout.{name}']).reshape(-1).float()  # noqa: E731
     batch = {'obs': obs, 'action': action, 'logit': logit, 'value': column('values')}
     batch |= {'adv': column('advantages'), 'return_': column('returns'), 'reward': column('returns')}
+    if memory:
+        batch = {
+            name: x.reshape(*memory['is_first'].shape, *x.shape[1:])
+            for name, x in batch.items()
+            if name not in IN_SEQUENCES
+        }
+        batch |= {'obs': obs, 'logit': logit, **memory}
     policy.learn_mode.forward(batch)
     return _largest_difference(imported, policy, path, found)
+
+
+def _memory(found: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The columns that a batch of sequences adds, of a rollout of a recurrent model; {} for others."""
+    if 'rollout.first' not in found:
+        return {}
+    states = {'actor': 'rollout.state_pi', 'critic': 'rollout.state_vf'}
+    state = {role: torch.from_numpy(found[name]) for role, name in states.items()}
+    return {'is_first': torch.from_numpy(found['rollout.first']), 'state': state}
 
 
 def _as_given(space: Any, obs: Any) -> Any:
@@ -139,6 +175,8 @@ def _largest_difference(imported: Imported, policy: Any, path: Path, found: dict
     own = dict(policy.model.named_parameters())
     after = {name.removeprefix('after.'): torch.from_numpy(x) for name, x in found.items() if name.startswith('after.')}
     places: dict[str, NewPlace] = dict(imported.model.places)
+    for layer in {name.removesuffix('.mean.weight') for name in places if name.endswith('.mean.weight')}:
+        cut_in_two(after, layer)
     differences = [(own[place.name] - place.changed(after[name])).abs().max().item() for name, place in places.items()]
     return max(differences)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lander_episodes import ENV, EPISODES, MORE, result_name, returns_of
+from lander_episodes import ENV, EPISODES, MORE, SAMPLED_EPISODES, result_name, returns_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,8 +28,15 @@ import zoo
 from report import RESULTS, machine, table, today
 
 
-def greedy_returns(policy: Any) -> list[float]:
-    return returns_of(lambda obs: int(np.asarray(policy.act(obs[None]))[0]))
+def both_returns(policy: Any) -> dict[str, list[float]]:
+    """Returns of greedy episodes, and of some whose actions are drawn."""
+    greedy = returns_of(lambda obs: int(np.asarray(policy.act(obs[None]))[0]))
+    generator = torch.Generator().manual_seed(0)
+    sampled = returns_of(
+        lambda obs: int(np.asarray(policy.act(obs[None], deterministic=False, generator=generator))[0]),
+        SAMPLED_EPISODES,
+    )
+    return {'returns': greedy, 'sampled': sampled}
 
 
 def train_on(folder: Path, seed: int, draw: int, points: tuple[int, ...]) -> None:
@@ -50,8 +57,8 @@ def train_on(folder: Path, seed: int, draw: int, points: tuple[int, ...]) -> Non
                 result = zoo.serial_pipeline(resume=run, overrides=overrides)
                 done = result.env_step - start
                 policy = zoo.load_policy(run)
-            found.append({'env_steps': done, 'returns': greedy_returns(policy)})
-            print(seed, draw, done, mean(found[-1]['returns']), flush=True)
+            found.append({'env_steps': done, **both_returns(policy)})
+            print(seed, draw, done, mean(found[-1]['returns']), mean(found[-1]['sampled']), flush=True)
             (folder / result_name('zoo', seed, draw)).write_text(json.dumps(found) + '\n')
 
 
@@ -82,7 +89,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('folder', type=Path)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--draw', type=int, default=0, help='number of the continuation, with random numbers of its own')
+    parser.add_argument(
+        '--draw', type=int, default=0, help='number of the continuation, with random numbers of its own'
+    )
     parser.add_argument('--steps', type=int, nargs='*', default=MORE)
     parser.add_argument('--write', action='store_true')
     args = parser.parse_args()

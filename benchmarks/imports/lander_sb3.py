@@ -18,15 +18,18 @@ import json
 from pathlib import Path
 
 import torch
-from lander_episodes import ENV, EPISODES, MORE, result_name, returns_of
+from lander_episodes import ENV, EPISODES, MORE, SAMPLED_EPISODES, result_name, returns_of
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 BEFORE = 200_000
 
 
-def greedy_returns(model: PPO) -> list[float]:
-    return returns_of(lambda obs: int(model.predict(obs, deterministic=True)[0]))
+def both_returns(model: PPO) -> dict[str, list[float]]:
+    """Returns of greedy episodes, and of some whose actions are drawn."""
+    greedy = returns_of(lambda obs: int(model.predict(obs, deterministic=True)[0]))
+    sampled = returns_of(lambda obs: int(model.predict(obs, deterministic=False)[0]), SAMPLED_EPISODES)
+    return {'returns': greedy, 'sampled': sampled}
 
 
 def main() -> None:
@@ -54,8 +57,15 @@ def main() -> None:
         missing = start + steps - model.num_timesteps
         if missing > 0:
             model.learn(missing, reset_num_timesteps=False)
-        points.append({'env_steps': model.num_timesteps - start, 'returns': greedy_returns(model)})
-        print(args.seed, args.draw, points[-1]['env_steps'], sum(points[-1]['returns']) / EPISODES, flush=True)
+        points.append({'env_steps': model.num_timesteps - start, **both_returns(model)})
+        print(
+            args.seed,
+            args.draw,
+            points[-1]['env_steps'],
+            sum(points[-1]['returns']) / EPISODES,
+            sum(points[-1]['sampled']) / SAMPLED_EPISODES,
+            flush=True,
+        )
         (args.folder / result_name('sb3', args.seed, args.draw)).write_text(json.dumps(points) + '\n')
 
 

@@ -18,9 +18,11 @@ import gymnasium as gym
 import numpy as np
 import ray
 import torch
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+N_STEP = 10  # gradient steps that are recorded
 MODULE = 'learner_group/learner/rl_module/default_policy'
 READ = (
     'rllib_checkpoint.json',
@@ -66,10 +68,38 @@ def write(name: str, folder: Path, small: bool) -> None:
     if isinstance(made.action_space, gym.spaces.Box):  # means in -1 .. 1 stand for the bounds (normalize_actions)
         low, high = made.action_space.low, made.action_space.high
         action = low + (np.clip(logit[:, : len(low)], -1, 1) + 1) / 2 * (high - low)
-    np.savez_compressed(folder / f'{name}.npz', obs=obs, action=action, value=value)
     algorithm.stop()
+    found = {'obs': obs, 'action': action, 'value': value} | trained(path, obs[: 24 if small else 256])
+    np.savez_compressed(folder / f'{name}.npz', **found)
     if small:
         keep_read_files(path)
+
+
+def trained(path: Path, obs: np.ndarray) -> dict[str, np.ndarray]:
+    """A batch, and the parameters after N_STEP gradient steps on all of it that the algorithm takes when it is restored."""
+    algorithm = Algorithm.from_checkpoint(str(path.absolute()))
+    learner = algorithm.learner_group._learner
+    module = learner.module['default_policy']
+    torch.manual_seed(2)
+    rows = {'obs': torch.from_numpy(obs)}
+    with torch.no_grad():
+        rows['action_dist_inputs'] = module.forward_train(rows)['action_dist_inputs']
+        value = module.compute_values(rows)
+    dist = module.get_exploration_action_dist_cls().from_logits(rows['action_dist_inputs'])
+    rows['actions'] = dist.sample()
+    rows['action_logp'] = dist.logp(rows['actions'])
+    adv = torch.randn(len(obs))
+    rows['advantages'] = (adv - adv.mean()) / adv.std(correction=0)  # as the library does it for a whole batch
+    rows['value_targets'] = value + torch.randn(len(obs))
+    for _ in range(N_STEP):
+        learner._update({'default_policy': rows})
+    found = {'advantages': rows['advantages'], 'returns': rows['value_targets'], 'values': value}
+    found |= {'obs': rows['obs'], 'actions': rows['actions']}
+    found = {f'rollout.{name}': x.numpy().copy() for name, x in found.items()}
+    after = {f'after.{name}': x.detach().numpy().copy() for name, x in module.named_parameters()}
+    rate = learner.get_optimizer('default_policy').param_groups[0]['lr']
+    algorithm.stop()
+    return found | after | {'rate': np.array(rate)}
 
 
 def keep_read_files(path: Path) -> None:

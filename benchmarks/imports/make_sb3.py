@@ -215,8 +215,10 @@ def of_sequence(model: Any, obs: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def trained(model: Any, venv: Any) -> dict[str, np.ndarray]:
-    """A rollout, and the parameters after N_STEP gradient steps on all of it; {} for algorithms with steps of other kinds."""
-    if isinstance(model, RecurrentPPO):
+    """A rollout, and the parameters after N_STEP gradient steps on all of it; {} where a layer has no counterpart in zoo."""
+    if (
+        getattr(model.policy, 'critic', None) is not None
+    ):  # two linear layers in a row are one there, without their moments
         return {}
     _, callback = model._setup_learn(10_000, reset_num_timesteps=False)
     options = {'use_masking': True} if isinstance(model, MaskablePPO) else {}
@@ -234,13 +236,15 @@ def trained(model: Any, venv: Any) -> dict[str, np.ndarray]:
     found |= arrays_of(buffer.observations, 'rollout.obs')
     if isinstance(model, MaskablePPO):
         found['rollout.mask'] = buffer.action_masks.copy()
+    if isinstance(model, RecurrentPPO):
+        found |= in_order(buffer)
     found = {name: x.copy() for name, x in found.items()}
     model._current_progress_remaining = 1.0 - model.num_timesteps / model._total_timesteps
     with torch.no_grad():
         obs = {
             k.removeprefix('rollout.obs.'): torch.as_tensor(x) for k, x in found.items() if k.startswith('rollout.obs.')
         }
-    if isinstance(model, PPO | MaskablePPO):
+    if isinstance(model, PPO | MaskablePPO | RecurrentPPO):
         model.batch_size = len(buffer.advantages)
         model.n_epochs = N_STEP
         model.train()
@@ -255,6 +259,22 @@ def trained(model: Any, venv: Any) -> dict[str, np.ndarray]:
     rate = model.policy.optimizer.param_groups[0]['lr']
     found |= {f'after.{name}': x.numpy().copy() for name, x in model.policy.state_dict().items()}
     return found | {'rate': np.array(rate)}
+
+
+def in_order(buffer: Any) -> dict[str, np.ndarray]:
+    """The beginnings of episodes and the first states of a rollout with memories, whose minibatches begin at row 0 from now on.
+
+    The library begins them at a row that it draws, and so cuts another sequence.
+    """
+    n_step, n_env = buffer.buffer_size, buffer.n_envs
+    begins = np.zeros((n_env, n_step), np.float32)
+    begins[:, 0] = 1
+    buffer.get = lambda batch_size: iter([buffer._get_samples(np.arange(n_step * n_env), begins.reshape(-1, 1))])
+    found = {'rollout.first': buffer.episode_starts.reshape(n_env, n_step).astype(bool)}
+    for role in ('pi', 'vf'):
+        parts = [getattr(buffer, f'{part}_states_{role}')[::n_step, 0] for part in ('hidden', 'cell')]
+        found[f'rollout.state_{role}'] = np.concatenate(parts, -1)
+    return found
 
 
 def write(name: str, folder: Path, small: bool) -> None:

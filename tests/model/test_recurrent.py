@@ -13,7 +13,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import CELL_REGISTRY
 from zoo.model import VACConfig
 from zoo.model.config import RecurrentConfig
-from zoo.model.recurrent import GRU, LSTM, MAX_LANES, PIECE, Core, Lanes, MemoryCell, MinGRU, Resets
+from zoo.model.recurrent import GRU, LSTM, MAX_LANES, PIECE, Core, Lanes, LSTMConfig, MemoryCell, MinGRU, Resets
 
 cells = pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
 N_IN, N = 5, 4
@@ -149,6 +149,27 @@ def test_lstm_is_that_of_torch():
     for found, end in (made(x, state, torch.zeros(7, 3, dtype=torch.bool)), in_steps(made, x, state, resets(0, 7, 3))):
         torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
         torch.testing.assert_close(end, torch.cat((h[0], c[0]), -1), rtol=0, atol=1e-12)
+
+
+def test_lstm_with_two_biases_is_that_of_torch_however_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, reference = Core(N_IN, config=LSTMConfig(hidden_size=N, n_bias=2)).double(), nn.LSTM(N_IN, N).double()
+    own = dict(made.layers[0].named_parameters())
+    with torch.no_grad():
+        for there, here in zip(
+            reference.parameters(), (own[name] for name in ('weight_x', 'weight_h', 'bias', 'bias_h')), strict=True
+        ):
+            here.copy_(there)
+    x, state, first = random(7, 3, N_IN), random(3, 2 * N, seed=2), resets(0, 7, 3)
+    want, _ = reference(x, tuple(part.unsqueeze(0).contiguous() for part in state.chunk(2, -1)))
+    want.square().sum().backward()
+    in_lanes = made(x, state, first)[0]
+    monkeypatch.setattr('zoo.model.recurrent.MAX_LANES', 0)
+    for found in (in_lanes, made(x, state, first)[0], in_steps(made, x, state, first)[0]):
+        torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+        made.zero_grad()
+        found.square().sum().backward()
+        torch.testing.assert_close(own['bias_h'].grad, reference.bias_hh_l0.grad, rtol=0, atol=1e-12)
+        torch.testing.assert_close(own['bias'].grad, own['bias_h'].grad, rtol=0, atol=1e-12)
 
 
 def test_gru_is_that_of_torch():

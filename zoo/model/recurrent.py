@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -199,15 +200,32 @@ class GatedCell(Cell):
         return torch.stack(features), state
 
 
+class LSTMConfig(RecurrentConfig):
+    """Section `policy.model.recurrent` of an LSTM."""
+
+    n_bias: Literal[1, 2] = Field(
+        1,
+        description='bias vectors of each gate; 2: a second one is added, as in torch and the models of sb3-contrib: both '
+        'take each step, so their sum moves twice as far',
+    )
+
+
 @CELL_REGISTRY.register('lstm')
 class LSTM(GatedCell):
     """Gates i, f, g, o as in torch: c' = f * c + i * g, h' = o * tanh(c'); the state is h, then c.
 
-    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. Departs: one bias, not two.
+    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. Departs: one bias, unless n_bias is 2.
     """
 
+    config: ClassVar[type[RecurrentConfig]] = LSTMConfig
     shut: Tensor
     no_bias: Tensor
+
+    @classmethod
+    def make(cls, n_in: int, cfg: RecurrentConfig) -> LSTM:
+        if getattr(cfg, 'n_bias', 1) == 2:
+            return TwoBiasLSTM(n_in, cfg.hidden_size)
+        return cls(n_in, cfg.hidden_size)
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__(n_in, n_hidden, 4, 2 * n_hidden)
@@ -215,6 +233,10 @@ class LSTM(GatedCell):
         shut = torch.cat((torch.full((n_hidden, 1), -1e4), torch.zeros(3 * n_hidden, 1)))
         self.register_buffer('shut', shut, persistent=False)  # weight of the extra input that shuts gate i
         self.register_buffer('no_bias', torch.zeros(4 * n_hidden), persistent=False)
+
+    def _bias_of_state(self) -> Tensor:
+        """The bias that is added with the contribution of the state, [4 * n_hidden]."""
+        return self.no_bias
 
     def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         n = self.n_hidden
@@ -248,13 +270,27 @@ class LSTM(GatedCell):
             weight = torch.cat((weight, self.shut), -1)
             state = torch.cat((state, state.new_zeros(n_lane - n_column, self.n_state)))
         h, c = (part.contiguous().unsqueeze(0) for part in state.chunk(2, -1))
-        weights = (weight, self.weight_h, self.bias, self.no_bias)
+        weights = (weight, self.weight_h, self.bias, self._bias_of_state())
         feature, h, c = torch.lstm(x, (h, c), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
         state = torch.cat((h[0], c[0]), -1)
         if n_lane > n_column:
             feature = feature.flatten(0, 1).index_select(0, lanes.at).view(n_row, n_column, -1)
             state = state.index_select(0, lanes.last)
         return feature, state
+
+
+class TwoBiasLSTM(LSTM):
+    """An LSTM with a second bias, `bias_h`, which is equal to one with the sum of both, but for how far a step moves it."""
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden)
+        self.bias_h = nn.Parameter(torch.zeros(4 * n_hidden))
+
+    def _bias_of_state(self) -> Tensor:
+        return self.bias_h
+
+    def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return super()._next(of_x + self.bias_h, state)
 
 
 @CELL_REGISTRY.register('gru')

@@ -45,6 +45,7 @@ class Case(NamedTuple):
     log_std: tuple[float, float] = (-10.0, 2.0)  # lower and upper bound
     state: int = 0  # width of a second entry, whose numbers only the critic sees, before the first; 0: there is none
     cells: tuple[tuple[CellKind, int], ...] = ()  # kind and hidden size of each layer of memory
+    two_biases: bool = False  # of an LSTM
     critic_cells: bool = True  # whether a critic with a trunk of its own has these layers too
 
 
@@ -87,7 +88,7 @@ class Net:
                 n_out = N_GATE[kind] * n
                 x = add(f'{name}.cell{i}.x', n_in, n_out)
                 h = None if kind == CellKind.MINGRU else add(f'{name}.cell{i}.h', n, n_out)
-                if kind == CellKind.LSTM and h is not None:
+                if kind == CellKind.LSTM and h is not None and not case.two_biases:
                     del self.params[f'{name}.cell{i}.h.bias']
                     h = h._replace(bias=None)
                 found.append(MemoryLayer(kind, x, h))
@@ -219,6 +220,7 @@ def step_of(kind: CellKind, params: dict[str, Tensor], name: str, x: Tensor, sta
     h, *c = state.chunk(2, -1) if kind == CellKind.LSTM else [state]
     of_h = h @ params[f'{name}.h.weight'].t()
     if kind == CellKind.LSTM:
+        of_h = of_h + params.get(f'{name}.h.bias', 0.0)
         i, f, g, o = (sums + of_h).chunk(4, -1)
         cell = f.sigmoid() * c[0] + i.sigmoid() * g.tanh()
         h = o.sigmoid() * cell.tanh()

@@ -56,6 +56,12 @@ PPO = StepSpec(Kind.PPO)
 # name -> (network, step, sequences: their number, steps of each, steps of the burn-in, more options)
 CASES: dict[str, tuple[Case, StepSpec, tuple[int, int, int], dict[str, bool]]] = {
     'lstm': (recurrent(LSTM), StepSpec(Kind.PPO, **ALL), (13, 7, 0), {'weighted': True}),
+    'lstm with two biases': (
+        recurrent(LSTM, two_biases=True),
+        StepSpec(Kind.PPO, **ALL),
+        (13, 7, 2),
+        {'weighted': True},
+    ),
     'gru': (recurrent(GRU), StepSpec(Kind.PPO, **ALL), (13, 7, 0), {'weighted': True}),
     'mingru': (recurrent(MINGRU), StepSpec(Kind.PPO, **ALL), (13, 7, 0), {'weighted': True}),
     'one step': (recurrent(LSTM), PPO, (9, 1, 0), {}),

@@ -20,9 +20,10 @@ MODELS = Path(__file__).parent / 'models'
 
 
 @pytest.mark.parametrize('name', ['rllib_discrete', 'rllib_box', 'rllib_shared'])
-def test_checkpoint_acts_and_values_as_recorded(name: str) -> None:
+def test_checkpoint_acts_values_and_learns_as_recorded(name: str) -> None:
     found = compared(MODELS / name)
     assert found.action <= 1e-6 and found.value <= 1e-5
+    assert found.learned is not None and found.learned <= 1e-6  # 10 steps of Adam move a parameter by up to 5e-4
 
 
 def test_moments_and_settings_are_those_of_the_checkpoint() -> None:

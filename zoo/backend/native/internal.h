@@ -39,6 +39,9 @@ typedef struct {
     layer x, h;                           /* h of minGRU has no part */
 } cell;
 
+/* Whether h adds a bias of its own: of a GRU, and of an LSTM with two biases. */
+static inline int has_state_bias(const cell *c) { return c->h.n_part && c->h.part[0]->bias; }
+
 /* A trunk, its memory and its heads; the heads are the last of the layers. */
 typedef struct {
     int n_layer, activation;              /* n_layer: without the heads */

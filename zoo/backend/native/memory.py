@@ -7,10 +7,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from zoo.backend.native.bindings import MAX_CELL, CellKind, MemoryLayer, Weights
-from zoo.model.recurrent import GRU, LSTM, Core, MinGRU, RecurrentPPG, RecurrentVAC
+from zoo.model.recurrent import GRU, LSTM, Core, MinGRU, RecurrentPPG, RecurrentVAC, TwoBiasLSTM
 
 MODELS = (RecurrentVAC, RecurrentPPG)
-CELLS: dict[type, CellKind] = {LSTM: CellKind.LSTM, GRU: CellKind.GRU, MinGRU: CellKind.MINGRU}
+CELLS: dict[type, CellKind] = {
+    LSTM: CellKind.LSTM,
+    TwoBiasLSTM: CellKind.LSTM,
+    GRU: CellKind.GRU,
+    MinGRU: CellKind.MINGRU,
+}
 KNOWN = frozenset((*MODELS, *CELLS, Core))
 """Classes that only recurrent models have."""
 MULTIPLE = 16  # of hidden sizes, with every instruction set: the gates of a row then lie on whole vectors

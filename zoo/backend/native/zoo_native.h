@@ -84,7 +84,7 @@ typedef struct {
 } zoo_trunk;
 
 /* One layer of memory, whose state is h [H] (of an LSTM: h, then c). x: from its input and with the bias, [G * H]; h: from its
- * features of the step before, [G * H]; that of an LSTM has no bias, and minGRU has none (n_out 0). Gates, in this order:
+ * features of the step before, [G * H]; that of an LSTM may lack its bias, and minGRU has no h (n_out 0). Gates, in this order:
  *
  *   ZOO_LSTM    i, f, g, o: c' = f * c + i * g, h' = o * tanh(c')
  *   ZOO_GRU     r, z, n: n = tanh(x_n + r * h_n), h' = n + z * (h - n)

@@ -88,6 +88,8 @@ OF_CALLS = ('sde_sample_freq=-1',)
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'square_avg', 'momentum_buffer')
 OF_NETWORK = ('net_arch', 'share_features_extractor')
 """Entries of `policy_kwargs` that the tensors say too."""
+OF_LSTM = {'weight_ih': 'weight_x', 'weight_hh': 'weight_h', 'bias_ih': 'bias', 'bias_hh': 'bias_h'}
+"""Parameter of torch's LSTM -> that of a layer of memory with two biases."""
 LOG_STD = {'log_std_min': -20.0, 'log_std_max': 10.0}
 """There deviations have no bounds; these are the widest ones here."""
 
@@ -437,12 +439,8 @@ class _SB3Reader:
         return places
 
     def _join_layers(self) -> None:
-        """Adds up what is one tensor here: the two biases of an LSTM, and two linear layers without an activation in between."""
+        """Joins what is one layer here: two linear layers without an activation in between."""
         tensors = self.own_tensors
-        for name in list(tensors):
-            if name.startswith('lstm_') and '.bias_hh_l' in name:
-                other = name.replace('bias_hh', 'bias_ih')
-                tensors[other] = tensors[other] + tensors.pop(name)
         if 'critic.weight' not in tensors:
             return
         first = 'mlp_extractor.value_net.0'
@@ -468,14 +466,14 @@ class _SB3Reader:
         size = self.own_tensors['lstm_actor.weight_hh_l0'].shape[1]
         has_critic = 'lstm_critic' in prefixes
         self.model['encoder'] = 'flat'
-        self.model['recurrent'] = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'critic': has_critic}
+        memory = {'cell': 'lstm', 'hidden_size': size, 'n_layer': n_layer, 'n_bias': 2, 'critic': has_critic}
+        self.model['recurrent'] = memory
         places: dict[str, NewPlace] = {}
         for prefix in prefixes:
             for i in range(n_layer):
                 here = f'{names[prefix]}.layers.{i}'
-                for there, part in (('weight_ih', 'weight_x'), ('weight_hh', 'weight_h'), ('bias_ih', 'bias')):
+                for there, part in OF_LSTM.items():
                     places[f'{prefix}.{there}_l{i}'] = NewPlace(f'{here}.{part}')
-        self.left_out.append(('bias_hh', 'an LSTM has one bias here, their sum; there both take each step'))
         return places
 
     def _extractors(self) -> tuple[dict[str, NewPlace], str | None]:
