@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import RESULTS, table
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, MultiBinary, MultiDiscrete, obs_to_tensor
 from zoo.tools.exchange.form import NewPlace
-from zoo.tools.exchange.rllib import cut_in_two
 from zoo.tools.exchange.load import Imported, import_model
-
+from zoo.tools.exchange.rllib import cut_in_two
 
 IN_SEQUENCES = ('obs', 'logit')
 """Columns that a recurrent model reads in the form of sequences from the start."""
