@@ -2,6 +2,7 @@
 
     python benchmarks/imports/lander_sb3.py FOLDER --seed 0             # in an environment of its own, for each seed
     python benchmarks/imports/lander.py FOLDER --seed 0                 # imports FOLDER/seed_0.zip, writes zoo_0.json
+    python benchmarks/imports/lander.py FOLDER --seed 0 --draw 1        # the same with other random numbers
     python benchmarks/imports/lander.py FOLDER --write                  # writes benchmarks/results/lander.md and its raw files
 
 Both halves play the same greedy episodes: after the import, and after so many more env steps. `--steps 0` compares the import.
@@ -15,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -63,24 +64,50 @@ def train_on(folder: Path, seed: int, draw: int, points: tuple[int, ...]) -> Non
 
 
 def write(folder: Path) -> None:
-    """Writes the table of all seeds that both halves have."""
+    """Writes the tables of all continuations that both halves have."""
     raw = RESULTS / 'lander_raw'
     raw.mkdir(exist_ok=True)
     rows = []
+    changes: dict[str, list[float]] = {'zoo': [], 'sb3': []}
+    starts: dict[str, tuple[Any, Any]] = {}
+    drawn = []
     for path in sorted(folder.glob('zoo_*.json')):
-        seed = path.stem.removeprefix('zoo_')
-        other = folder / f'sb3_{seed}.json'
+        name = path.stem.removeprefix('zoo_')
+        other = folder / f'sb3_{name}.json'
         halves = [json.loads(file.read_text()) for file in (path, other)]
         for file in (path, other):
             shutil.copy(file, raw / file.name)
-        for ours, theirs in zip(*halves, strict=False):
-            columns = [f'{mean(half["returns"]):.1f} at {half["env_steps"]:,}' for half in (ours, theirs)]
-            rows.append([seed, *columns])
+        seed, _, draw = name.partition('_')
+        if not draw:
+            for ours, theirs in zip(*halves, strict=True):
+                rows.append(
+                    [seed, f'{ours["env_steps"]:,}', *(f'{mean(half["returns"]):.1f}' for half in (ours, theirs))]
+                )
+            continue
+        if len(halves[0]) == 2:
+            starts[seed] = (halves[0][0], halves[1][0])
+        ends = [half[-1] for half in halves]
+        before = [mean(half['sampled']) for half in starts[seed]]
+        after = [mean(half['sampled']) for half in ends]
+        for library, a, b in zip(changes, before, after, strict=True):
+            changes[library].append(b - a)
+        drawn.append([seed, draw, *(f'{a:.1f} to {b:.1f}' for a, b in zip(before, after, strict=True))])
+    words = [
+        f'{library} {mean(found):+.1f} (standard error {stdev(found) / len(found) ** 0.5:.1f})'
+        for library, found in changes.items()
+    ]
     text = (
         '# A policy of stable-baselines3, imported and trained on\n\n'
-        f'PPO on {ENV}, saved by stable-baselines3 after 200,000 env steps; mean return of the same {EPISODES} greedy episodes '
-        'after so many more env steps. `benchmarks/imports/lander.py` and `lander_sb3.py` make it; returns of all episodes are '
-        f'in lander_raw/.\n\n{today()}, {machine()}.\n\n' + table(['seed', 'zoo', 'stable-baselines3'], rows) + '\n'
+        f'PPO on {ENV}, saved by stable-baselines3 after 200,000 env steps. `benchmarks/imports/lander.py` and `lander_sb3.py` make '
+        f'these numbers; returns of all episodes are in lander_raw/. {today()}, {machine()}.\n\n'
+        f'## As in training: actions drawn from the policy\n\n'
+        f'Mean return of {SAMPLED_EPISODES} episodes at the import and {MORE[1]:,} env steps later, of continuations with different '
+        f'random numbers. Mean change over all {len(drawn)}: {", ".join(words)}.\n\n'
+        + table(['seed', 'continuation', 'zoo', 'stable-baselines3'], drawn)
+        + f'\n## Greedy\n\nMean return of the same {EPISODES} greedy episodes. These policies still have most of the entropy that is '
+        'possible, so the mode of their actions may hover to the time limit or land, and changes from one to the other.\n\n'
+        + table(['seed', 'env steps after the import', 'zoo', 'stable-baselines3'], rows)
+        + '\n'
     )
     (RESULTS / 'lander.md').write_text(text)
 
