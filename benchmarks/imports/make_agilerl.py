@@ -57,7 +57,7 @@ def write(name: str, folder: Path, small: bool) -> None:
     env_id, options = KINDS[name]
     env = gym.make_vec(env_id, N_ENV)
     space, action_space = env.single_observation_space, env.single_action_space
-    learn_step = 64 if small else 512
+    learn_step = 64 if small else 2048  # the library's own default
     agent = PPO(
         space, action_space, net_config=network(small), num_envs=N_ENV, learn_step=learn_step, batch_size=32,
         lr=1e-3, update_epochs=2, device='cpu', **options,
