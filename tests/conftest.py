@@ -25,6 +25,7 @@ from zoo.backend.native.bindings import Library, load
 from zoo.backend.native.build import build
 from zoo.core.registry import POLICY_REGISTRY
 
+EXIT = sys.exit, sys.excepthook
 torch.set_num_threads(1)
 os.fsync = lambda file: None  # no test cuts the power: ten waits for the disk in each run of each test are left out
 os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')
@@ -99,6 +100,13 @@ def pytest_collectstart() -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()  # half a million permanent objects: no garbage collection visits them again, here or in a fork
+
+
+@pytest.fixture(scope='module', autouse=True)
+def exit_is_that_of_python() -> Iterator[None]:
+    """wandb puts functions of its own there, which errors of later tests would name."""
+    yield
+    sys.exit, sys.excepthook = EXIT
 
 
 @pytest.fixture(scope='module', autouse=True)
