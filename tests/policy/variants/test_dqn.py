@@ -136,6 +136,7 @@ def test_targets_of_quantiles_by_hand(double: bool, wanted: list[float]) -> None
 
 
 def test_quantiles_of_the_taken_action_learn_the_two_values_of_a_coin() -> None:
+    torch.manual_seed(0)
     policy = dqn(n_quantile=2, dueling=True, batch_size=None, learning_rate=3e-2, huber_delta=None)
     obs = torch.zeros(64, 1)
     batch = {
@@ -145,10 +146,13 @@ def test_quantiles_of_the_taken_action_learn_the_two_values_of_a_coin() -> None:
         'discount': torch.zeros(64),
         'next_obs': obs,
     }
-    for _ in range(300):
+    found = []
+    for _ in range(400):
         policy.learn_mode.forward(dict(batch))
-    quantiles = quantiles_of(policy.model, obs[:1])[0, 1]
-    assert quantiles.tolist() == pytest.approx([1.0, 3.0], abs=0.1)  # the levels 1/4 and 3/4 of a coin of 1 and 3
+        found.append(quantiles_of(policy.model, obs[:1])[0, 1].detach())
+    # steps of one length go back and forth over the values: their mean is between
+    quantiles = torch.stack(found[-100:]).mean(0)
+    assert quantiles.tolist() == pytest.approx([1.0, 3.0], abs=0.02)  # the levels 1/4 and 3/4 of a coin of 1 and 3
     assert policy.model.compute_actor(obs[:1])[0, 1].item() == pytest.approx(2.0, abs=0.1)
 
 
