@@ -34,6 +34,7 @@ from zoo.config.section import (
     is_class,
     plain,
     sections_of,
+    takes,
     validate,
     value_at,
 )
@@ -382,3 +383,11 @@ def test_repr_of_a_section_shows_what_is_not_the_default() -> None:
 
     assert repr(Listed()) == 'Listed()' and repr(Listed(rate=0.2)) == 'Listed(rate=0.2)'
     assert repr(Listed(sizes=[8])) == 'Listed(sizes=[8])'
+
+
+def test_field_whose_metadata_has_no_hash_takes_values_of_its_type() -> None:
+    class Speed(Section):
+        limit: Annotated[int, {'unit': 'm/s'}] = 1
+
+    field = Speed.model_fields['limit']
+    assert takes(field, 3) and not takes(field, 'fast')

@@ -559,10 +559,18 @@ def takes(field: FieldInfo, value: Any) -> bool:
     else:
         typed = field.annotation
     try:
-        _strict_adapter(typed).validate_python(value)
+        _adapter_of(typed).validate_python(value)
     except ValidationError:
         return False
     return True
+
+
+def _adapter_of(typed: Any) -> TypeAdapter[Any]:
+    """See `_strict_adapter`; a type whose metadata has no hash, such as a dict, gets a new one each time."""
+    try:
+        return _strict_adapter(typed)
+    except TypeError:
+        return _strict_adapter.__wrapped__(typed)
 
 
 @functools.lru_cache(maxsize=512)
