@@ -1,6 +1,7 @@
 """What populations find, against random search, sweeps and the default config at equal env steps; writes population.md.
 
     python benchmarks/population.py [--task cartpole ...] [--repeats 5] [--fresh 5] [--members 8] [--jobs 1] [--out FOLDER]
+    python benchmarks/population.py --methods --agilerl PYTHON ...    # AgileRL's evolution alone, in an environment that has it
     python benchmarks/population.py --rates [--repeats 3]      # the single test of learning rates from 1e-6 to 1
 
 Every method gets members * steps env steps of training in each repeat, and evaluates a run ten times over 10 episodes. Two numbers
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +24,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from report import RESULTS, git_commit, machine, metric_rows, table, today, write_json
+from report import (
+    HERE,
+    REPO,
+    RESULTS,
+    git_commit,
+    last_json_line,
+    last_words,
+    machine,
+    metric_rows,
+    one_thread_env,
+    table,
+    today,
+    write_json,
+)
 from zoo import evaluate, load_policy, serial_pipeline
 from zoo.tools.population import evolve
 from zoo.tools.population.mutation import drawn
@@ -45,17 +60,19 @@ log = logging.getLogger('population')
 
 
 class Task(NamedTuple):
-    """A config, and the env steps of a member."""
+    """A config, its env's id, and the env steps of a member."""
 
     config: str
+    env_id: str
     member_steps: int
 
 
 TASKS = {
-    'cartpole': Task('cartpole_ppo', 50_000),
-    'pendulum': Task('pendulum_ppo', 100_000),
-    'lunarlander': Task('lunarlander_ppo', 200_000),
+    'cartpole': Task('cartpole_ppo', 'CartPole-v1', 50_000),
+    'pendulum': Task('pendulum_ppo', 'Pendulum-v1', 100_000),
+    'lunarlander': Task('lunarlander_ppo', 'LunarLander-v3', 200_000),
 }
+AGILERL = 'AgileRL: evolution'
 
 
 class Work(NamedTuple):
@@ -201,6 +218,8 @@ def mean_return(run: Path, seed: int) -> float:
 
 def repeat(name: str, task: Task, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Runs a method once, and trains what it found again."""
+    if name == AGILERL:
+        return repeat_of_agilerl(task, seed, args)
     with tempfile.TemporaryDirectory() as path:
         every = task.member_steps // N_GENERATION
         work = Work(task, Path(path) / 'method', seed, args.members, args.jobs, every)
@@ -222,6 +241,22 @@ def repeat(name: str, task: Task, seed: int, args: argparse.Namespace) -> dict[s
             'eval_step': evaluated,
             'wall_s': round(wall_s, 1),
         }
+
+
+def repeat_of_agilerl(task: Task, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """AgileRL's evolution in a Python that has it, with its own settings; see peers/population_search_agilerl.py."""
+    command = [
+        str(args.agilerl),
+        str(HERE / 'peers' / 'population_search_agilerl.py'),
+        *('--env', task.env_id, '--seed', str(seed), '--best-seed', str(FRESH_SEED + seed)),
+        *('--steps', str(task.member_steps), '--pop', str(args.members), '--generations', str(N_GENERATION)),
+        *('--fresh-seeds', *(str(FRESH_SEED + seed * 100 + i) for i in range(args.fresh))),
+    ]
+    done = subprocess.run(command, env=one_thread_env(REPO), capture_output=True, text=True, check=False)
+    record = last_json_line(done.stdout)
+    if done.returncode or record is None:
+        raise SystemExit(f'{AGILERL} failed: {last_words(done.stderr)}')
+    return record
 
 
 def rates(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -263,8 +298,8 @@ def page(record: dict[str, Any]) -> str:
 
 `python benchmarks/population.py` made this page on {today()} (commit {record['commit']}; {record['machine']}).
 Every method may train for {record['members']} times the env steps of a member in each repeat. "best" is the mean return of
-the best member over {N_EPISODE} fresh episodes; "trained again" is that of its config or schedule with new seeds, which is what a
-user keeps. Both are interquartile means over the repeats with a 95% interval. "wins" is the share of repeats in which a method
+the best member over {N_EPISODE} fresh episodes; "trained again" is that of its config or schedule with new seeds, for the env
+steps of one member, which is what a user keeps. AgileRL has the settings of its own manifest and draws its actions. Both are interquartile means over the repeats with a 95% interval. "wins" is the share of repeats in which a method
 is above random search of the same repeat in "trained again", a tie counted as half.
 """
     ]
@@ -298,12 +333,11 @@ def task_table(methods: dict[str, list[dict[str, Any]]]) -> str:
         if pairs and name != 'random search':
             wins = f'{np.mean([(x > y) + 0.5 * (x == y) for x, y in pairs]):.2f}'
         steps = round(float(np.mean([r['env_step'] for r in repeats])))
-        eval_steps = round(float(np.mean([r['eval_step'] for r in repeats])))
+        counted = [r['eval_step'] for r in repeats if r['eval_step'] is not None]  # AgileRL does not count them
+        eval_steps = f'{round(float(np.mean(counted))):,}' if counted else '-'
         wall_s = float(np.mean([r['wall_s'] for r in repeats]))
         best = with_interval([r['best'] for r in repeats])
-        rows.append(
-            [name, len(repeats), best, with_interval(again), wins, f'{steps:,}', f'{eval_steps:,}', f'{wall_s:.0f} s']
-        )
+        rows.append([name, len(repeats), best, with_interval(again), wins, f'{steps:,}', eval_steps, f'{wall_s:.0f} s'])
     columns = ['method', 'repeats', 'best', 'trained again', 'wins', 'env steps', 'of evaluation', 'wall time']
     return table(columns, rows)
 
@@ -320,7 +354,8 @@ def with_interval(values: Sequence[float]) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--task', choices=TASKS, nargs='+', default=['cartpole'])
-    parser.add_argument('--methods', choices=METHODS, nargs='+', default=list(METHODS))
+    parser.add_argument('--methods', choices=METHODS, nargs='*', default=list(METHODS))
+    parser.add_argument('--agilerl', type=Path, help='a Python with AgileRL, whose evolution joins the methods')
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--fresh', type=int, default=5, help='seeds with which a result is trained again')
     parser.add_argument('--members', type=int, default=8)
@@ -355,10 +390,10 @@ def compare(record: dict[str, Any], file: Path, args: argparse.Namespace) -> Non
         if args.steps:
             task = task._replace(member_steps=args.steps)
         key = f'{task.config}, {args.members} x {task.member_steps:,} env steps'
-        methods = {name: record['tasks'].get(key, {}).get(name, []) for name in METHODS}
+        methods = {name: record['tasks'].get(key, {}).get(name, []) for name in [*METHODS, AGILERL]}
         record['tasks'][key] = methods
         for seed in range(args.repeats):
-            for name in args.methods:
+            for name in [*args.methods, *([AGILERL] if args.agilerl else [])]:
                 if all(r['seed'] != seed * 1_000 for r in methods[name]):
                     methods[name].append(repeat(name, task, seed * 1_000, args))
                     print(key, name, json.dumps(methods[name][-1]), flush=True)
