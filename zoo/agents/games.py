@@ -12,11 +12,12 @@ import gymnasium
 import numpy as np
 
 from zoo.agents.game import AgentGame, End, Turn, numbers
+from zoo.config.section import own_copy
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.adapter import takes_keyword
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
-from zoo.env.families.family import EnvRequest
+from zoo.env.families.family import EnvFamily, EnvRequest
 from zoo.env.given import counts_agents, has_several_agents
 from zoo.env.make import env_name, find_env, make_source
 from zoo.env.make_vector import vectorization_of
@@ -41,6 +42,9 @@ def find_game(cfg: EnvConfig) -> tuple[AgentGame | None, str]:
     name = env_name(cfg)
     if is_tensor_env(cfg):
         return _tensor_game(cfg, name)
+    family = simulator_family(cfg)
+    if family is not None:
+        return _simulator_game(cfg, family, name)
     env = make_source(cfg, name)
     if cfg.wrappers:
         from zoo.env.wrappers import apply_wrappers  # few configs have any
@@ -73,6 +77,28 @@ def _tensor_game(cfg: EnvConfig, name: str) -> tuple[AgentGame | None, str]:
     if not isinstance(env, AgentTensorEnv):
         return None, kind
     return TensorGame(env, cfg.max_episode_steps), kind
+
+
+def simulator_family(cfg: EnvConfig) -> EnvFamily | None:
+    """The family of the env of a section, if it may make simulators of several agents; None if not."""
+    source = find_env(cfg.id, cfg.game)
+    if isinstance(source, EnvFamily) and source.make_agents is not None:
+        return source
+    return None
+
+
+def _simulator_game(cfg: EnvConfig, family: EnvFamily, name: str) -> tuple[AgentGame | None, str]:
+    """As `find_game`, of a simulator. Raises: UnsupportedEnvError for keys that it does not have."""
+    from zoo.agents.simulator_game import SimulatorGame  # few runs have simulators of several agents
+    from zoo.env.tensor.program import check_tensor_config
+
+    vectorization_of(cfg, family)  # refuses keys of single envs
+    check_tensor_config(cfg, name)
+    assert family.make_agents is not None, 'it makes envs of several agents'
+    simulator = family.make_agents(EnvRequest(name, '', 1, False, cfg.max_episode_steps), **own_copy(cfg.kwargs))
+    if simulator is None:
+        return None, name
+    return SimulatorGame(simulator), type(simulator.source).__name__
 
 
 def game_of(env: Any, name: str) -> AgentGame | None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from zoo.agents.config import AgentsConfig
-from zoo.agents.games import is_tensor_env, make_game
+from zoo.agents.games import is_tensor_env, make_game, simulator_family
 from zoo.agents.layout import Layout, layout_of, trained_policies
 from zoo.agents.table import TableMaker
 from zoo.config.section import ConfigError
@@ -74,6 +74,11 @@ def table_section(section: EnvConfig, layout: Layout) -> EnvConfig:
         from zoo.agents.tensor_table import tensor_tables  # few runs have tensor envs of several agents
 
         maker = tensor_tables(env_config(section), layout)
+    family = simulator_family(section)
+    if family is not None:
+        from zoo.agents.simulator_tables import simulator_tables  # few runs have simulators of several agents
+
+        maker = simulator_tables(env_config(section), family, layout)
     changes: dict[str, Any] = {
         'id': maker,
         'game': None,

@@ -454,6 +454,13 @@ def _of_jax(package: ModuleType, env_id: str, name: str) -> EnvFamily:
     return EnvFamily(make)
 
 
+def _of_vmas(vmas: ModuleType, scenario: str, name: str) -> EnvFamily:
+    """The family of a scenario of VMAS. Raises: UnknownEnvError."""
+    from zoo.env.tensor.vmas_scenarios import vmas_family  # few runs need it
+
+    return vmas_family(vmas, scenario, name)
+
+
 OF_EXTRA_AGENTS = ('pettingzoo', 'pyspiel', 'mpe2')
 """Modules of the packages of the extra agents."""
 OF_JAX = ('brax', 'gymnax', 'jumanji', 'mujoco_playground', 'pgx')
@@ -461,6 +468,7 @@ NAMED_BY_PACKAGE: dict[str, Callable[[ModuleType, str, str], Any]] = {
     'gym': _of_old_gym,
     'pettingzoo': _of_pettingzoo,
     'pyspiel': _of_open_spiel,
+    'vmas': _of_vmas,
     **dict.fromkeys(OF_JAX, _of_jax),
 }
 """Packages that name their envs themselves, as `package:id`."""

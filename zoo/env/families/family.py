@@ -16,6 +16,7 @@ from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 
 if TYPE_CHECKING:
+    from zoo.env.tensor.agent_simulator import AgentSimulator
     from zoo.env.tensor.program import TensorEnv
 
 MAX_LISTED = 20  # games that an error names one by one
@@ -44,6 +45,8 @@ class EnvFamily:
     options: type[Section] | None = None  # the section that env.kwargs is read as
     one_seed: bool = False
     summary: str = ''  # a line for lists of envs
+    make_agents: Callable[..., AgentSimulator | None] | None = None
+    """(EnvRequest, **env.kwargs) -> envs of several agents, or None if the env has one; None: it has one."""
 
     def check_game(self, env_id: str, game: str | None) -> None:
         """Checks env.game. Raises: UnknownEnvError with the closest games if it is unknown; exceptions of `games`."""
