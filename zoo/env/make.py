@@ -451,7 +451,11 @@ def _of_jax(package: ModuleType, env_id: str, name: str) -> EnvFamily:
 
     check_id(package, env_id, name)
     make: Callable[..., Any] = partial(make_jax_envs, package, env_id)
-    return EnvFamily(make)
+    if package.__name__ != 'pgx':
+        return EnvFamily(make)
+    from zoo.env.tensor.jax_games import make_pgx_game
+
+    return EnvFamily(make, make_agents=partial(make_pgx_game, package, env_id))
 
 
 def _of_vmas(vmas: ModuleType, scenario: str, name: str) -> EnvFamily:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from zoo.core.spaces import Box, Discrete
-from zoo.env import EnvConfig, EnvKwargsError, UnknownEnvError, UnsupportedEnvError, make_vector_env
+from zoo.env import EnvConfig, EnvKwargsError, UnknownEnvError, make_vector_env
+from zoo.env.errors import SeveralAgentsError
 
 pytest.importorskip('jax')
 
@@ -123,7 +124,7 @@ def test_pgx_game_of_one_player_has_its_mask_and_a_game_of_two_is_refused() -> N
     forbidden = (~obs['action_mask']).float()
     if (forbidden.sum(1) > 0).all():
         assert env.step(forbidden.argmax(1)).terminated.all()
-    with pytest.raises(UnsupportedEnvError, match='a game of 2 players'):
+    with pytest.raises(SeveralAgentsError, match='a game of 2 players'):
         make_vector_env(EnvConfig(id='pgx:connect_four'), 2)
 
 

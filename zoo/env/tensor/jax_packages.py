@@ -20,7 +20,7 @@ import numpy as np
 from zoo.core.errors import did_you_mean
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, mask_size
 from zoo.env.adapter import convert_space
-from zoo.env.errors import EnvKwargsError, UnknownEnvError, UnsupportedEnvError
+from zoo.env.errors import EnvKwargsError, SeveralAgentsError, UnknownEnvError, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest
 from zoo.env.tensor.jax_program import JaxSimulator, JaxStep, JaxTask
 from zoo.env.tensor.program import State
@@ -131,12 +131,7 @@ class PgxTask(JaxTask):
         self._env = env
         self.source = env
         self.action_space = Discrete(env.num_actions)
-        obs = jax.eval_shape(env.init, jax.random.PRNGKey(0)).observation
-        if len(obs.shape) == 3 and obs.dtype == bool:
-            seen = Box(np.zeros(obs.shape), np.ones(obs.shape))
-        else:
-            seen = _box(obs.shape, np.inf)
-        self.obs_space = Dict({OBS: seen, ACTION_MASK: MultiBinary((env.num_actions,))})
+        self.obs_space = Dict({OBS: pgx_obs_space(env), ACTION_MASK: MultiBinary((env.num_actions,))})
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state = self._env.init(key)
@@ -148,6 +143,14 @@ class PgxTask(JaxTask):
 
     def _seen(self, state: State) -> dict[str, Any]:
         return {OBS: state.observation, ACTION_MASK: state.legal_action_mask}
+
+
+def pgx_obs_space(env: OfPackage) -> Box:
+    """The observations of a game of pgx: planes of bits, or real numbers."""
+    obs = jax.eval_shape(env.init, jax.random.PRNGKey(0)).observation
+    if len(obs.shape) == 3 and obs.dtype == bool:
+        return Box(np.zeros(obs.shape), np.ones(obs.shape))
+    return _box(obs.shape, np.inf)
 
 
 def make_jax_envs(package: ModuleType, env_id: str, request: EnvRequest, /, **kwargs: Any) -> JaxSimulator:
@@ -214,13 +217,18 @@ def _of_jumanji(jumanji: ModuleType, env_id: str, request: EnvRequest, kwargs: M
 
 
 def _of_pgx(pgx: ModuleType, env_id: str, request: EnvRequest, kwargs: Mapping[str, Any]) -> JaxTask:
-    env = _made(partial(pgx.make, env_id), kwargs, request.name)
+    env = made_of_pgx(pgx, env_id, request, kwargs)
     if env.num_players > 1:
-        raise UnsupportedEnvError(
-            f'env {request.name!r} is a game of {env.num_players} players, and of pgx those of one player are read; '
-            'OpenSpiel (pyspiel:...) and PettingZoo have many such games.'
+        raise SeveralAgentsError(
+            f'env {request.name!r} is a game of {env.num_players} players, and this takes one of a single agent; train in it by '
+            '`zoo train` or serial_pipeline, whose section agents says which policies act (docs/agents.md).'
         )
     return PgxTask(env)
+
+
+def made_of_pgx(pgx: ModuleType, env_id: str, request: EnvRequest, kwargs: Mapping[str, Any]) -> OfPackage:
+    """A game of pgx. Raises: EnvKwargsError for keywords that it does not take."""
+    return _made(partial(pgx.make, env_id), kwargs, request.name)
 
 
 TASKS: dict[str, Callable[[ModuleType, str, EnvRequest, Mapping[str, Any]], JaxTask]] = {
