@@ -37,7 +37,7 @@ from zoo.env.families.family import EnvFamily, EnvRequest
 from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock
 from zoo.env.make import env_name
 from zoo.env.settings import apply
-from zoo.env.tensor.agent_simulator import AgentSimulator, Seen
+from zoo.env.tensor.agent_simulator import AgentOutcome, AgentSimulator, Seen
 
 
 class SimulatorTables(AnyVectorEnv):
@@ -130,7 +130,7 @@ class SimulatorTables(AnyVectorEnv):
         row.truncated.copy_(out.truncated)
         index = ended.nonzero().squeeze(1)
         if len(index):
-            block.finals.append((t, index.numpy(), self._final_tables(index, out.reached, begun, out)))
+            block.finals.append((t, index.numpy(), self._final_tables(index, out, begun)))
             self._episode += ended
             begun = begun & ~ended.unsqueeze(1)
         self._write(row.obs, out.seen, begun, out.reward, None)
@@ -152,10 +152,10 @@ class SimulatorTables(AnyVectorEnv):
     def close(self) -> None:
         self.simulator.close()
 
-    def _final_tables(self, index: Tensor, reached: Seen, begun: Tensor, out: Any) -> Any:
+    def _final_tables(self, index: Tensor, out: AgentOutcome, begun: Tensor) -> Any:
         """The last tables of the copies that ended, as arrays. Args: index: [K], of these."""
         table = empty_obs(self.obs_space, (len(index),))
-        of_copies = Seen([map_tensors(lambda x: x[index], obs) for obs in reached.obs], reached.acts[index])
+        of_copies = Seen([map_tensors(lambda x: x[index], obs) for obs in out.reached.obs], out.reached.acts[index])
         self._write(table, of_copies, begun[index], out.reward[index], out.terminated[index], self._episode[index])
         return map_tensors(Tensor.numpy, table)
 

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.data import Tree
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.env.errors import UnsupportedEnvError
 from zoo.env.families.family import EnvRequest
 from zoo.env.tensor.agent_simulator import AgentOutcome, AgentSimulator, Seen
 from zoo.env.tensor.jax_packages import made_of_pgx, pgx_obs_space
-from zoo.env.tensor.jax_program import JaxSimulator, JaxStep, JaxTask
+from zoo.env.tensor.jax_program import JaxSimulator, JaxStep, JaxTask, JaxValue
 from zoo.env.tensor.program import State
 from zoo.env.tensor.simulator import BadValues
 
@@ -74,7 +75,7 @@ class PgxGameTask(JaxTask):
         return {**seen, ACTS: acts, REWARD: rewards}
 
 
-def _seat(player: Any, first: Any) -> Any:
+def _seat(player: JaxValue, first: JaxValue) -> JaxValue:
     """The seat of a player, and the player of a seat: who began has the seat 0."""
     return (player - first) % 2
 
@@ -107,11 +108,11 @@ class PgxGame(AgentSimulator):
         return self._simulator.find_bad()
 
 
-def _split(obs: Any) -> Seen:
+def _split(obs: Tree) -> Seen:
     return Seen([obs[agent] for agent in AGENTS], obs[ACTS])
 
 
-def make_pgx_game(pgx: ModuleType, env_id: str, request: EnvRequest, /, **kwargs: Any) -> PgxGame | None:
+def make_pgx_game(pgx: ModuleType, env_id: str, request: EnvRequest, /, **kwargs: object) -> PgxGame | None:
     """The game that a request asks for, None if it is one of one player. Raises: UnsupportedEnvError for three players or more."""
     env = made_of_pgx(pgx, env_id, request, kwargs)
     if env.num_players == 1:

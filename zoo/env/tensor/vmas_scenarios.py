@@ -10,7 +10,7 @@ import random
 import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -50,10 +50,10 @@ def vmas_family(vmas: ModuleType, scenario: str, name: str) -> EnvFamily:
         hint = did_you_mean(scenario, known, f'it has {", ".join(known)}.')
         raise UnknownEnvError(f'env {name!r}: VMAS has no scenario {scenario!r}; {hint}')
 
-    def make_agents(request: EnvRequest, /, **kwargs: Any) -> VmasSimulator:
+    def make_agents(request: EnvRequest, /, **kwargs: object) -> VmasSimulator:
         return make_vmas(vmas, scenario, request, kwargs)
 
-    def make(request: EnvRequest, /, **kwargs: Any) -> Any:
+    def make(request: EnvRequest, /, **kwargs: object) -> NoReturn:
         raise SeveralAgentsError(
             f'env {request.name!r} is a scenario of several agents, and this takes one of a single agent; train in it by '
             '`zoo train` or serial_pipeline, whose section agents says which policies act (docs/agents.md).'
@@ -202,7 +202,7 @@ def _chosen(rows: Tensor, new: Obs, old: Obs) -> Obs:
     return map_tensors(lambda x, y: torch.where(rows.view(-1, *[1] * (x.dim() - 1)), x, y), new, old)
 
 
-def _space_of(obs: Any) -> Space:
+def _space_of(obs: Obs) -> Space:
     if isinstance(obs, Mapping):
         return Dict({name: _space_of(part) for name, part in obs.items()})
     bound = np.full(tuple(obs.shape[1:]), np.inf, np.float32)
