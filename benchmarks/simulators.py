@@ -1,19 +1,30 @@
 """Env steps per second of training in a simulator written in JAX: zoo beside the PPO that comes with brax, on the same work.
 
-    python benchmarks/simulators.py [--rounds 3] [--steps 400000] [--envs 256]
+    python benchmarks/simulators.py [--rounds 3] [--steps 409600] [--envs 256] [--core 0]
 
-Both train brax's Ant (backend spring) with networks of 64, 64, rollouts of 20 steps in each env, 4 passes of minibatches of a
-quarter of the rollout, observations normalised, and no evaluation in the time that counts. Each run is a process, zoo and brax
-take turns, and the compiler's time is left out: zoo's rate is that between the first and the last line of its log, brax's that
-of its last epoch. brax begins each episode of a copy where the copy's first one began, and zoo at a new start. gymnax comes with
-no PPO; the row CartPole is zoo's rate alone. Needs the packages brax and gymnax in the Python that runs this.
-Writes simulators.md and simulators.json into benchmarks/results.
+Both train brax's Ant (backend spring), and for each rollout do the same:
+
+- 20 steps in each env, episodes of 1,000 steps at most, no action repeated, observations normalised by running statistics;
+- networks of 64, 64 with tanh for policy and value, a Gaussian with a free standard deviation;
+- 4 passes of 4 minibatches, advantages normalised in each, Adam, gradients clipped to a norm of 0.5.
+
+Three things differ by design. brax computes values and advantages again in each minibatch, zoo once for a rollout. brax begins
+each episode of a copy where the copy's first one began, zoo at a new start. And brax runs a whole epoch of rollouts and updates
+as one program, where zoo calls the env's program for each step and updates in C.
+
+Each run is a process on one core, and zoo and brax take turns. The first quarter of the env steps, in which programs are
+compiled, is left out of both rates. Nothing is evaluated in the time that counts: zoo's is that of its log, brax's the one that
+it measures around its epochs. gymnax comes with no PPO; the row CartPole is zoo's rate alone.
+Needs the packages brax and gymnax in the Python that runs this. Compiled programs are kept for the next rounds in a temporary
+folder. Writes simulators.md and simulators.json into benchmarks/results.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -26,10 +37,11 @@ from report import HERE, REPO, RESULTS, machine, one_thread_env, table, today, v
 
 N_STEP = 20
 HIDDEN = (64, 64)
+N_PART = 4  # of the env steps; the first part is left out
 
 
 def zoo_rate(env_id: str, kwargs: dict[str, str], n_env: int, n_step: int) -> float:
-    """Env steps per second of a run of zoo, after its first rollout."""
+    """Env steps per second of a run of zoo, after its first part."""
     from zoo import serial_pipeline
 
     with tempfile.TemporaryDirectory() as folder:
@@ -40,8 +52,8 @@ def zoo_rate(env_id: str, kwargs: dict[str, str], n_env: int, n_step: int) -> fl
                 env=dict(id=env_id, kwargs=kwargs, collector_env_num=n_env, check=False),
                 policy=dict(
                     model=dict(obs_norm=True, hidden_sizes=list(HIDDEN)),
-                    collect=dict(n_step=N_STEP),
-                    learn=dict(epoch_per_collect=4, batch_size=n_env * N_STEP // 4),
+                    collect=dict(n_step=N_STEP, discount_factor=0.97),
+                    learn=dict(epoch_per_collect=4, batch_size=n_env * N_STEP // 4, learning_rate=3e-4, grad_clip=0.5),
                     eval=dict(eval_freq=10 * n_step, n_episode=1),
                 ),
                 logger=dict(root=folder, console='off', tensorboard=False),
@@ -49,20 +61,11 @@ def zoo_rate(env_id: str, kwargs: dict[str, str], n_env: int, n_step: int) -> fl
         )
         lines = [json.loads(line) for line in (Path(result.run_dir) / 'metrics.jsonl').read_text().splitlines()]
     rows = [(line['env_step'], line['wall_s']) for line in lines if 'learn/train_iter' in line]
-    return (rows[-1][0] - rows[0][0]) / (rows[-1][1] - rows[0][1])
-
-
-def _put_replicated(tree: Any, devices: Sequence[Any]) -> Any:
-    """Each array of a tree with a first dimension of one row a device."""
-    import jax
-
-    return jax.tree.map(lambda x: jax.numpy.stack([x] * len(devices)), tree)
+    return _rate([row for row in rows if row[0] >= n_step / N_PART])
 
 
 def brax_rate(n_env: int, n_step: int) -> float:
-    """Env steps per second of a run of brax's PPO, in its last epoch."""
-    import functools
-
+    """Env steps per second of a run of brax's PPO, after its first part."""
     import jax
     from brax import envs
     from brax.training.agents.ppo import networks, train
@@ -70,34 +73,60 @@ def brax_rate(n_env: int, n_step: int) -> float:
     # brax 0.14.2 calls this function, and jax 0.10, which pip installs with it, has none
     if not hasattr(jax, 'device_put_replicated'):
         jax.device_put_replicated = _put_replicated
-    rates = []
+    rows: list[tuple[float, float]] = []
     train.train(
         environment=envs.get_environment('ant', backend='spring'),
         num_timesteps=n_step,
         episode_length=1000,
+        action_repeat=1,
         num_envs=n_env,
         unroll_length=N_STEP,
-        batch_size=n_env // 4,
+        batch_size=n_env // 4,  # in rows of 20 steps
         num_minibatches=4,
         num_updates_per_batch=4,
+        learning_rate=3e-4,
+        discounting=0.97,
+        max_grad_norm=0.5,
         normalize_observations=True,
-        reward_scaling=0.1,
-        num_evals=3,
-        num_eval_envs=4,
+        num_evals=N_PART + 1,
+        run_evals=False,
         network_factory=functools.partial(
-            networks.make_ppo_networks, policy_hidden_layer_sizes=HIDDEN, value_hidden_layer_sizes=HIDDEN
+            networks.make_ppo_networks,
+            policy_hidden_layer_sizes=HIDDEN,
+            value_hidden_layer_sizes=HIDDEN,
+            activation=jax.numpy.tanh,
+            distribution_type='normal',
+            noise_std_type='log',
         ),
-        progress_fn=lambda step, metrics: rates.append(metrics.get('training/sps')),
+        progress_fn=lambda step, metrics: rows.append((step, metrics['training/walltime'])),
     )
-    return float(rates[-1])
+    return _rate(rows)
 
 
-def in_process(what: str, args: argparse.Namespace) -> float:
-    """The rate that a process of its own measures."""
-    command = [sys.executable, __file__, '--one', what, '--steps', str(args.steps), '--envs', str(args.envs)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=one_thread_env(REPO, HERE), timeout=3600, check=False
-    )
+def _put_replicated(tree: Any, devices: Sequence[Any]) -> Any:
+    """Each array of a tree with a first dimension of one row a device, on these devices.
+
+    Without the sharding that an epoch returns, the second epoch would compile the program again.
+    """
+    import jax
+
+    mesh = jax.sharding.Mesh(list(devices), ('i',))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('i'))
+    return jax.tree.map(lambda x: jax.device_put(jax.numpy.stack([x] * len(devices)), rows), tree)
+
+
+def _rate(rows: Sequence[tuple[float, float]]) -> float:
+    """Env steps per second. Args: rows: (env step, seconds), the first and the last of which count."""
+    (first_step, first_s), (last_step, last_s) = rows[0], rows[-1]
+    return (last_step - first_step) / (last_s - first_s)
+
+
+def in_process(what: str, args: argparse.Namespace, cache: str) -> float:
+    """The rate that a process of its own measures. Args: cache: folder for compiled programs."""
+    command = [sys.executable, __file__, '--one', what]
+    command += ['--steps', str(args.steps), '--envs', str(args.envs), '--core', str(args.core)]
+    env = {**one_thread_env(REPO, HERE), 'JAX_COMPILATION_CACHE_DIR': cache}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=3600, check=False)
     if done.returncode:
         raise SystemExit(f'{what}: {done.stderr[-2000:]}')
     return float(done.stdout.split()[-1])
@@ -106,27 +135,32 @@ def in_process(what: str, args: argparse.Namespace) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--steps', type=int, default=400_000)
+    parser.add_argument('--steps', type=int, default=409_600)
     parser.add_argument('--envs', type=int, default=256)
+    parser.add_argument('--core', type=int, default=0, help='the only core that a run may use')
     parser.add_argument('--one', choices=('zoo', 'brax', 'cartpole'), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one == 'zoo':
-        print(zoo_rate('brax:ant', {'backend': 'spring'}, args.envs, args.steps))
-    elif args.one == 'brax':
-        print(brax_rate(args.envs, args.steps))
-    elif args.one == 'cartpole':
-        print(zoo_rate('gymnax:CartPole-v1', {}, args.envs, args.steps))
-    else:
+    if args.one is None:
         report(args)
+        return
+    os.sched_setaffinity(0, {args.core})  # before JAX starts its threads
+    if args.one == 'zoo':
+        rate = zoo_rate('brax:ant', {'backend': 'spring'}, args.envs, args.steps)
+    elif args.one == 'brax':
+        rate = brax_rate(args.envs, args.steps)
+    else:
+        rate = zoo_rate('gymnax:CartPole-v1', {}, args.envs, args.steps)
+    print(rate)
 
 
 def report(args: argparse.Namespace) -> None:
     """Takes turns, and writes the table."""
     rates: dict[str, list[float]] = {'zoo': [], 'brax': [], 'cartpole': []}
-    for _ in range(args.rounds):
-        for what, found in rates.items():
-            found.append(in_process(what, args))
-            print(what, f'{found[-1]:,.0f}/s', flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        for _ in range(args.rounds):
+            for what, found in rates.items():
+                found.append(in_process(what, args, cache))
+                print(what, f'{found[-1]:,.0f}/s', flush=True)
     medians = {what: statistics.median(found) for what, found in rates.items()}
     ratio = medians['zoo'] / medians['brax']
     rows = [
@@ -136,8 +170,8 @@ def report(args: argparse.Namespace) -> None:
     found = versions(('torch', 'numpy', 'jax', 'brax', 'gymnax'))
     text = (
         '# Training in simulators written in JAX\n\n'
-        f'Env steps per second with {args.envs} envs and {args.steps:,} env steps, medians of {args.rounds} processes that take '
-        'turns; `python benchmarks/simulators.py` says what is equal.\n\n'
+        f'Env steps per second of one core with {args.envs} envs and {args.steps:,} env steps, medians of {args.rounds} processes '
+        'that take turns; `python benchmarks/simulators.py` says what is equal.\n\n'
         f'{today()}, {machine()}; {versions_line(found)}.\n\n'
         + table(['env', 'zoo', "the package's own PPO", 'ratio'], rows)
         + '\n'
