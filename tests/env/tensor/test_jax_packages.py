@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -80,6 +81,25 @@ def test_brax_begins_each_episode_at_a_new_start() -> None:
     assert len(set(places)) == 8  # brax's own wrapper has two: each copy begins where it began first
 
 
+def test_brax_env_with_numbers_of_python_for_reward_and_end_steps() -> None:
+    class Plain:  # as Ant without ends: its `done` is the number 0.0
+        action_size = 1
+        observation_size = 2
+
+        def reset(self, key: Any) -> Any:
+            return SimpleNamespace(obs=np.zeros(2, np.float32), reward=0.0, done=0.0)
+
+        def step(self, state: Any, action: Any) -> Any:
+            return SimpleNamespace(obs=state.obs + 1, reward=2.0, done=0.0)
+
+    from zoo.env.tensor.jax_packages import BraxTask
+
+    task = BraxTask(Plain(), 5)
+    state, _ = task.reset(None)  # type: ignore[arg-type]
+    step = task.step(None, state, None)  # type: ignore[arg-type]
+    assert (float(step.reward), bool(step.terminated)) == (2.0, False)
+
+
 @pytest.mark.slow
 def test_jumanji_tells_its_limit_from_a_lost_game() -> None:
     pytest.importorskip('jumanji')
@@ -132,6 +152,8 @@ def test_pgx_game_of_one_player_has_its_mask_and_a_game_of_two_is_refused() -> N
 @pytest.mark.filterwarnings('ignore')
 def test_mujoco_playground_has_the_limit_of_its_config() -> None:
     pytest.importorskip('mujoco_playground')
+    with pytest.raises(EnvKwargsError, match="impl of env 'mujoco_playground:CartpoleBalance' is 'warp', but only"):
+        make_vector_env(EnvConfig(id='mujoco_playground:CartpoleBalance', kwargs={'impl': 'warp'}), 1)
     env: Any = make_vector_env(EnvConfig(id='mujoco_playground:CartpoleBalance', kwargs={'episode_length': 2}), 1)
     assert isinstance(env.action_space, Box)
     env.reset(0)

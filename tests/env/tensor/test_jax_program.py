@@ -14,7 +14,8 @@ from zoo.env.errors import EnvContractError
 jax = pytest.importorskip('jax')
 jnp = jax.numpy
 
-from zoo.env.tensor.jax_program import JaxSimulator, JaxStep, JaxTask, in_jax  # noqa: E402  # they import jax
+from zoo.env.tensor import jax_program  # noqa: E402  # they import jax
+from zoo.env.tensor.jax_program import JaxSimulator, JaxStep, JaxTask, in_jax  # noqa: E402
 
 
 class Walk(JaxTask):
@@ -27,12 +28,13 @@ class Walk(JaxTask):
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         place = jax.random.uniform(key)
-        state = {'place': place, 'age': 0, 'key': key}  # a Python number: its type would change with the first step
+        # a Python number, whose type would change with the first step, and an array without numbers, as simulators have
+        state = {'place': place, 'age': 0, 'key': key, 'contacts': jnp.zeros(0)}
         return state, self._seen(state)
 
     def step(self, key: Any, state: Any, action: Any) -> JaxStep:
         self.n_trace += 1
-        state = {'place': state['place'] + action[0], 'age': state['age'] + 1, 'key': state['key']}
+        state = {**state, 'place': state['place'] + action[0], 'age': state['age'] + 1}
         return JaxStep(state, self._seen(state), action[0], state['place'] > 3)
 
     def _seen(self, state: Any) -> Any:
@@ -157,6 +159,29 @@ def test_jax_simulator_step_returns_the_memory_of_the_program(
     assert taken.unsafe_buffer_pointer() == action.data_ptr()
     arrays = (*obs, *next_obs, reward, terminated, truncated)
     assert [x.unsafe_buffer_pointer() for x in arrays] == [x.data_ptr() for x in out]
+
+
+def test_jax_simulator_that_steps_some_rows_after_others_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = JaxSimulator(Walk(), 6, None)
+    first = whole.reset(3)
+    monkeypatch.setattr(jax_program, 'CACHED', 50)  # bytes of three rows: 4 of the place, 4 of the age, 8 of the key
+    parts = JaxSimulator(Walk(), 6, None)
+    assert torch.equal(parts.reset(3), first)
+    for t in range(9):
+        action = torch.arange(6.0)[:, None] / 5 + t / 10
+        wanted, out = whole.step(action.clone()), parts.step(action)
+        for mine, its in zip(out, wanted, strict=True):
+            assert torch.equal(mine, its)
+    carry, action = parts._carry, in_jax(action)
+    assert 'length=2' in str(jax.make_jaxpr(parts.program)(carry, action))  # two parts
+
+
+@pytest.mark.parametrize(
+    ('n_env', 'n_most', 'wanted'),
+    [(256, 161, 128), (6, 6, 6), (6, 100, 6), (6, 5, 3), (14, 13, 7), (13, 8, 13), (4, 0, 4)],
+)
+def test_rows_together_divide_the_envs_or_are_all(n_env: int, n_most: int, wanted: int) -> None:
+    assert jax_program._rows_together(n_env, n_most) == wanted
 
 
 @pytest.mark.parametrize(('has_empty_mask', 'step'), [(True, 2), (False, 3)])

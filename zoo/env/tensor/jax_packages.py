@@ -66,7 +66,7 @@ class BraxTask(JaxTask):
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> JaxStep:
         state = self._env.step(state, action)
-        return JaxStep(state, state.obs, state.reward, state.done.astype(bool))
+        return JaxStep(state, state.obs, jnp.asarray(state.reward), jnp.asarray(state.done).astype(bool))
 
 
 class JumanjiTask(JaxTask):
@@ -191,7 +191,10 @@ def _of_brax(brax: ModuleType, env_id: str, request: EnvRequest, kwargs: Mapping
 
 
 def _of_playground(playground: ModuleType, env_id: str, request: EnvRequest, kwargs: Mapping[str, Any]) -> JaxTask:
-    """env.kwargs change entries of the env's config."""
+    """env.kwargs change entries of the env's config.
+
+    Its physics is that of JAX, not the default of playground 0.2, Warp: this is for GPUs, and its contacts have no row for each env.
+    """
     from mujoco_playground import registry
 
     config = registry.get_default_config(env_id)
@@ -200,6 +203,13 @@ def _of_playground(playground: ModuleType, env_id: str, request: EnvRequest, kwa
         raise EnvKwargsError(
             f'env {request.name!r} does not take {unknown[0]!r} of env.kwargs: its config has {", ".join(config)}; correct the name.'
         )
+    if kwargs.get('impl', 'jax') != 'jax':
+        raise EnvKwargsError(
+            f'env.kwargs.impl of env {request.name!r} is {kwargs["impl"]!r}, but only the physics of JAX has a state for each env; '
+            'leave it out.'
+        )
+    if 'impl' in config:
+        config.impl = 'jax'
     config.update(kwargs)
     return BraxTask(registry.load(env_id, config=config), int(config.episode_length))
 
@@ -241,7 +251,7 @@ TASKS: dict[str, Callable[[ModuleType, str, EnvRequest, Mapping[str, Any]], JaxT
 IDS: dict[str, Callable[[ModuleType], Any]] = {
     'gymnax': lambda gymnax: gymnax.registered_envs,
     'brax': lambda _: importlib.import_module('brax.envs')._envs,
-    'mujoco_playground': lambda _: importlib.import_module('mujoco_playground.registry').ALL_ENVS,
+    'mujoco_playground': lambda playground: playground.registry.ALL_ENVS,
     'jumanji': lambda jumanji: jumanji.registered_environments(),
     'pgx': lambda pgx: pgx.available_envs(),
 }
