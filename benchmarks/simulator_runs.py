@@ -2,8 +2,8 @@
 
     python benchmarks/simulator_runs.py [--only gymnax ...] [--seeds 3] [--core 0] [--table]
 
-A run is a process. Its line is `zoo train` with the overrides below, as docs/device_envs.md has it. At the end the last policy plays
-100 greedy episodes, brax and mujoco_playground 16 of 1,000 steps, from starts that training never had. Each run keeps its command, its
+A run is a process. Its line is `zoo train` with the overrides below, as docs/device_envs.md has it. The last policy
+plays greedy episodes, 20 of CartPole and 16 of the others, from starts that training never had. Each run keeps its command, its
 evaluations and its time in results/simulator_runs_raw; a run with a record is not repeated. Needs the packages gymnax, brax and
 mujoco_playground (each for its rows) in the Python that runs this. Writes results/simulator_runs.md.
 """
@@ -44,9 +44,9 @@ RUNS: dict[str, list[str]] = {
         'policy.collect.n_step=64',
         'policy.learn.batch_size=512',
         'policy.learn.epoch_per_collect=4',
-        'max_env_step=150_000',
-        'policy.eval.eval_freq=15_000',
-        'policy.eval.n_episode=100',
+        'max_env_step=100_000',
+        'policy.eval.eval_freq=20_000',
+        'policy.eval.n_episode=20',
     ],
     'brax': [
         'brax:ant',
@@ -59,7 +59,7 @@ RUNS: dict[str, list[str]] = {
         'policy.learn.learning_rate=1e-3',
         'policy.learn.value_norm=true',
         'policy.model.log_std_init=-0.5',
-        'max_env_step=800_000',
+        'max_env_step=600_000',
         'policy.eval.eval_freq=100_000',
         'policy.eval.n_episode=16',
     ],
@@ -70,7 +70,7 @@ RUNS: dict[str, list[str]] = {
         'policy.learn.batch_size=512',
         'policy.learn.epoch_per_collect=4',
         'policy.learn.value_norm=true',
-        'max_env_step=600_000',
+        'max_env_step=400_000',
         'policy.eval.eval_freq=100_000',
         'policy.eval.n_episode=16',
     ],

@@ -1,6 +1,7 @@
 """Env steps per second of training in a simulator written in JAX: zoo beside the PPO that comes with brax, on the same work.
 
     python benchmarks/simulators.py [--rounds 3] [--steps 409600] [--envs 256] [--core 0]
+    python benchmarks/simulators.py --memory gymnax:Pendulum-v1 brax:ant
 
 Both train brax's Ant (backend spring), and for each rollout do the same:
 
@@ -17,6 +18,10 @@ compiled, is left out of both rates. Nothing is evaluated in the time that count
 it measures around its epochs. gymnax comes with no PPO; the row CartPole is zoo's rate alone.
 Needs the packages brax and gymnax in the Python that runs this. Compiled programs are kept for the next rounds in a temporary
 folder. Writes simulators.md and simulators.json into benchmarks/results.
+
+--memory steps envs on the CPU, and says whether the arrays of JAX and the tensors of zoo have the same addresses, in both
+directions: the program's results as they leave the vector env, and actions as they enter the program. It fails if any differ,
+except for actions that are indices: those of 64 bits in torch become 32 in JAX.
 """
 
 from __future__ import annotations
@@ -103,6 +108,57 @@ def brax_rate(n_env: int, n_step: int) -> float:
     return _rate(rows)
 
 
+def shared_memory(env_id: str) -> dict[str, bool]:
+    """Name of an array -> whether JAX and torch have it at the same address in a step of an env."""
+    import jax
+    import torch
+
+    from zoo.env import Box, EnvConfig, make_vector_env
+
+    envs: Any = make_vector_env(EnvConfig(id=env_id), 16)
+    simulator = envs.simulator
+    program, given = simulator.program, simulator.step
+    calls: dict[str, Any] = {}
+
+    def taken(action: torch.Tensor) -> Any:
+        calls['action'] = action
+        return given(action)
+
+    def run(carry: Any, action: Any) -> Any:
+        calls['taken'] = action
+        carry, calls['out'] = program(carry, action)
+        return carry, calls['out']
+
+    simulator.step, simulator.program = taken, run
+    envs.reset(0)
+    dtype = torch.float32 if isinstance(envs.action_space, Box) else torch.int64  # as policies give them
+    action = torch.zeros(16, *envs.action_space.shape, dtype=dtype)
+    step = envs.step(action)
+    shared = {'action': calls['taken'].unsafe_buffer_pointer() == calls['action'].data_ptr()}
+    tensors = (step.obs, step.next_obs, step.reward, step.terminated, step.truncated)
+    for name, arrays, value in zip(
+        ('obs', 'next_obs', 'reward', 'terminated', 'truncated'), calls['out'], tensors, strict=True
+    ):
+        leaves = jax.tree.leaves(value)
+        places = [array.unsafe_buffer_pointer() for array in jax.tree.leaves(arrays)]
+        shared[name] = sorted(places) == sorted(leaf.data_ptr() for leaf in leaves)
+    return shared
+
+
+def show_memory(env_ids: Sequence[str]) -> None:
+    """Prints a line for each env. Raises: SystemExit if any array was copied that need not be."""
+    from zoo.env import Box, EnvConfig, make_vector_env
+
+    is_good = True
+    for env_id in env_ids:
+        shared = shared_memory(env_id)
+        print(env_id, *(f'{name}: {"same address" if same else "copied"}' for name, same in shared.items()), sep='  ')
+        has_numbers = isinstance(make_vector_env(EnvConfig(id=env_id), 1).action_space, Box)
+        is_good &= all(same for name, same in shared.items() if name != 'action' or has_numbers)
+    if not is_good:
+        raise SystemExit('an array was copied')
+
+
 def _put_replicated(tree: Any, devices: Sequence[Any]) -> Any:
     """Each array of a tree with a first dimension of one row a device, on these devices.
 
@@ -138,8 +194,12 @@ def main() -> None:
     parser.add_argument('--steps', type=int, default=409_600)
     parser.add_argument('--envs', type=int, default=256)
     parser.add_argument('--core', type=int, default=0, help='the only core that a run may use')
+    parser.add_argument('--memory', nargs='+', metavar='ENV', help='only compare addresses of these envs')
     parser.add_argument('--one', choices=('zoo', 'brax', 'cartpole'), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.memory:
+        show_memory(args.memory)
+        return
     if args.one is None:
         report(args)
         return
