@@ -45,6 +45,12 @@ def test_parameters_moments_and_statistics_are_those_of_the_model() -> None:
     assert policy.model.input.count == 50
 
 
+def test_model_that_was_trained_without_a_seed_gets_the_default() -> None:
+    config = {**model().config, 'seed': None}  # the default of stable-baselines3 and RLlib
+    assert policy_of(model(config=config), None)[1].seed == 0
+    assert policy_of(model(config={**config, 'seed': 3}), None)[1].seed == 3
+
+
 def test_network_of_another_form_is_refused() -> None:
     weights = dict(model().weights)
     del weights['policy_head.bias']

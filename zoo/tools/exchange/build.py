@@ -38,6 +38,8 @@ def policy_of(model: ForeignModel, env: str | None, overrides: Sequence[str] = (
     Args: env: None: it is not known, so the spaces are those of the file. Raises: ModelFileError, ConfigError.
     """
     config = plain(model.config)
+    if config.get('seed', 0) is None:  # other libraries draw one then
+        del config['seed']
     if env is None:
         config['env'] = {'id': NO_ENV, **config.get('env', {})}
         model.became.append(('env', 'not known: the policy acts; a run needs env.id'))
