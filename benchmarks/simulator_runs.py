@@ -132,7 +132,7 @@ def write_table() -> None:
     columns = ['env', 'seeds', 'env steps', 'return of the first evaluation', 'return of the last policy', 'seconds']
     text = (
         '# Learning in simulators written in JAX\n\n'
-        'Each run on one core; seconds are the median, with the compiler and the evaluations. `python benchmarks/simulator_runs.py` '
+        'Each run on one core, next to other work; seconds are the median, with the compiler and the evaluations. `python benchmarks/simulator_runs.py` '
         'has the settings, simulator_runs_raw the commands and all evaluations.\n\n'
         f'{today()}, {machine()}; {versions_line(found)}.\n\n' + table(columns, rows)
     )
