@@ -1,9 +1,10 @@
 """AgileRL's evolution as a search: one repeat of a task of ../population.py; prints one JSON line of that script's form.
 
 All settings are those of its own manifest for PPO (configs/training/ppo/ppo.yaml of its repository), but for the env, the env steps
-and the 8 members, and for mutations of activations, which its PPO refuses. All members begin with one setting, as its populations
-do. Its PPO has no greedy action, so that all returns are those of `test`, which draws. What is trained again is the elite's
-settings and sizes of networks, alone and without mutation. Some of its modules need `peft`, which its package does not install.
+and the 8 members, for mutations of activations, which its PPO refuses, and for `mutate_elite`, which is off: else the elite that it
+saves is not the one that was evaluated. All members begin with one setting, as its populations do. Its PPO has no greedy action, so
+that all returns are those of `test`, which draws. What is trained again is the elite's settings and sizes of networks, alone and
+without mutation. Some of its modules need `peft`, which its package does not install.
 """
 
 from __future__ import annotations
@@ -129,11 +130,12 @@ def main() -> None:
     np.random.seed(args.seed)
     start = time.perf_counter()
     weights = {'no_mutation': 0.4, 'architecture': 0.2, 'new_layer_prob': 0.2, 'parameters': 0.2, 'activation': 0.0}
-    mutation = Mutations(**weights, rl_hp=0.2, mutation_sd=0.1, rand_seed=args.seed)
+    # else the elite too is mutated after its evaluation, and then saved
+    mutation = Mutations(**weights, rl_hp=0.2, mutation_sd=0.1, mutate_elite=False, rand_seed=args.seed)
     tournament = TournamentSelection(tournament_size=2, elitism=True, population_size=args.pop)
     agents = population(args.env, args.pop, **SETTINGS)
     with tempfile.TemporaryDirectory() as folder:
-        # the members that come back are mutated after their last evaluation; the elite is kept as it was evaluated
+        # most members that come back are mutated after their last evaluation; the elite that is saved is as it was evaluated
         file = os.path.join(folder, 'elite')
         agents = trained(
             agents, args, args.seed, selection_strategy=tournament, mutation=mutation, save_elite=True, elite_path=file
