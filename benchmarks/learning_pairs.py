@@ -29,7 +29,10 @@ from report import REPO, RESULTS, last_json_line, last_words, one_thread_env, ta
 CONFIGS = ('remember_cue_ppo', 'cartpole_no_velocity_ppo', 'cartpole_no_velocity_ppg', 'minigrid_memory_s7_ppo')
 SIDES = ('before', 'now')
 RAW = RESULTS / 'learning_pairs_raw'
-T_95 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # by degrees of freedom
+T_95 = (
+    *(math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262),
+    *(2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
+)  # by degrees of freedom
 log = logging.getLogger('learning_pairs')
 
 
@@ -120,7 +123,7 @@ def main() -> int:
     parser.add_argument('--before', type=Path, metavar='CHECKOUT', help='the other zoo, with its C library')
     parser.add_argument('--now', type=Path, metavar='CHECKOUT', default=REPO)
     parser.add_argument('--only', nargs='+', choices=CONFIGS, default=CONFIGS, metavar='NAME', help=', '.join(CONFIGS))
-    parser.add_argument('--seeds', type=int, default=10, choices=range(1, 11), metavar='N', help='1 to 10')
+    parser.add_argument('--seeds', type=int, default=10, choices=range(1, 21), metavar='N', help='1 to 20')
     parser.add_argument('--seconds', type=float, default=math.inf, help='no run begins after so long')
     parser.add_argument('--table', action='store_true', help='only writes the table')
     args = parser.parse_args()
