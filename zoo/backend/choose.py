@@ -76,13 +76,14 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
             what = 'acting runs'
         else:
             what = 'values are found'
+        of_memory = ''
         if is_compiled:
             fallback = _graph(model, dist)
             how = 'compiled'
         else:
-            fallback = Eager(model, dist)
+            fallback, of_memory = _eager(model, dist, device, request)
             how = 'eagerly'
-        _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
+        _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}{of_memory}')
         only_acts = bool(request.eager_only) or any(each.kind == 'option' for each in request.components)
         # an option may change any step
         return native.NativeExecutor(model, dist, fallback, only_acts, said=request.own_code)
@@ -92,7 +93,8 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         else:
             what = 'updates'
         _say(request, f"{what} run in zoo's C code, not in PyTorch (processor level {native.level()})")
-        return native.NativeExecutor(model, dist, is_named=request.executor == 'native')
+        fallback, _ = _eager(model, dist, device, request)  # of steps that C does not have
+        return native.NativeExecutor(model, dist, fallback, is_named=request.executor == 'native')
     is_missing = wants_c and why_not_c == native.missing()
     if is_missing and not request.is_quiet:
         logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
@@ -105,15 +107,24 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
             what = 'updates and acting are'
         _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return _graph(model, dist, is_named=request.executor == 'graph')
+    executor, of_memory = _eager(model, dist, device, request)
     if request.executor == 'auto' and not is_missing:
-        _say(request, f'updates and acting run in PyTorch: {why_not_compiled if device.type != "cpu" else why_not_c}')
-    return Eager(model, dist)
+        why = why_not_c
+        if device.type != 'cpu':
+            why = why_not_compiled
+        _say(request, f'updates and acting run in PyTorch: {why}{of_memory}')
+    return executor
 
 
 def executor_label(executor: Eager) -> str:
-    """The name of an executor, with the instruction set where results depend on it: 'eager', 'graph', 'native v4'."""
+    """The name of an executor, with the instruction set where results depend on it: 'eager', 'graph', 'native v4'.
+
+    Eager steps with layers of memory in C have the name 'eager with memory v4'.
+    """
     if executor.name == 'native':
         return f'{executor.name} {native.level()}'
+    if executor.has_memory_in_c:
+        return f'{executor.name} with memory {native.level()}'
     return executor.name
 
 
@@ -181,6 +192,20 @@ def _why_not_compiled(model: nn.Module, device: torch.device, request: ExecutorR
 def _say(request: ExecutorRequest, line: str) -> None:
     if not request.is_quiet:
         logger.info('%s', line)
+
+
+def _eager(model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> tuple[Eager, str]:
+    """The executor of eager steps, and what to say of its layers of memory, which run in C where it has them."""
+    is_asked = request.executor != 'eager' and device.type == 'cpu'
+    is_float32 = all(each.name != 'policy.learn.precision' for each in request.components)
+    # without this module no model has such a layer
+    if is_asked and is_float32 and 'zoo.model.recurrent' in sys.modules:
+        from zoo.backend.native.unroll import eager_with_memory
+
+        with_memory = eager_with_memory(model, dist)
+        if with_memory is not None:
+            return with_memory, f'; its memory runs over sequences in C ({native.level()})'
+    return Eager(model, dist), ''
 
 
 def _graph(model: nn.Module, dist: ActionDist, is_named: bool = False) -> Eager:

@@ -77,6 +77,7 @@ class Eager:
     """Calls the step for every minibatch: the reference, for any model on any device, and base of the other executors."""
 
     name = 'eager'
+    has_memory_in_c = False
 
     def __init__(self, model: nn.Module, dist: ActionDist) -> None:
         self._model: Any = model

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -146,6 +148,35 @@ class MemoryCell(nn.Module, ABC):
     def restore(self, rows: RecordedRows, t: Tensor, b: Tensor) -> Tensor:
         """The states after rows (t, b), [N] int64 each -> [N, n_state]; t is -1 for the state before row 0."""
         raise NotImplementedError(f'{type(self).__name__} has keeps_whole false, so it needs `restore`')
+
+
+# (cell, x, state, resets) -> as `MemoryCell.unroll`, or None where the cell is to do it itself
+Unroll = Callable[[MemoryCell, Tensor, Tensor, Resets], tuple[Tensor, Tensor] | None]
+_UNROLL: ContextVar[Unroll | None] = ContextVar('unroll', default=None)
+
+
+@contextmanager
+def unrolled_by(unroll: Unroll) -> Iterator[None]:
+    """Within the block, `Core` asks this function first, and the cell's own `unroll` where it gives None.
+
+    It is asked only for sequences on a CPU, outside of programs that are being traced.
+    """
+    token = _UNROLL.set(unroll)
+    try:
+        yield
+    finally:
+        _UNROLL.reset(token)
+
+
+def _unrolled(cell: MemoryCell, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+    found = None
+    if resets.may_read_values:  # not in a program that is being traced
+        other = _UNROLL.get()
+        if other is not None:
+            found = other(cell, x, state, resets)
+    if found is None:
+        found = cell.unroll(x, state, resets)
+    return found
 
 
 class RecordedRows(NamedTuple):
@@ -398,7 +429,7 @@ class Core(nn.Module):
             if resets is None:
                 x, part = cell.step(x, part)
             else:
-                x, part = cell.unroll(x, part, resets)
+                x, part = _unrolled(cell, x, part, resets)
             states.append(part)
         return x, _side_by_side(states)
 

@@ -612,7 +612,7 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
             f'the steps of policy {cfg.type!r} show nobody their gradients; call zoo.policy.hooks.gradient_ready(optimizers, '
             'loss) after each backward pass and set the class attribute announces_gradients = True'
         )
-    elif policy is not None and policy.executor_name != 'eager' and not policy.run.eager_only:
+    elif policy is not None and not policy.executor_name.startswith('eager') and not policy.run.eager_only:
         why = f'the policy given has the executor {policy.executor_name!r}; make it with policy.learn.executor eager'
     elif learn.get('executor', 'auto') not in ('auto', 'eager'):
         why = f'policy.learn.executor is {learn["executor"]!r}, which shows nobody its gradients; use auto or eager'

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam
 
-ABI = 7
+ABI = 8
 MAX_LAYER = 8
 MAX_ENTRY = 16
 MAX_CELL = 2
@@ -115,9 +115,15 @@ RanksStruct = _struct(
     (c_double, 'timeout'),
     (Across, 'across'),
 )
+SequencesStruct = _struct(
+    'zoo_sequences',
+    (CellStruct, 'cell'),
+    (c_int64, 'n_step n_sequence'),
+    (c_void_p, 'keep gate of_h h h_in c_in tanh_c dh dc'),
+)
 STRUCTS = (
     *(LinearStruct, EntryStruct, TrunkStruct, CellStruct, CoreStruct, ModelStruct),
-    *(StepStruct, BatchStruct, AdamStruct, RolloutStruct, RanksStruct),
+    *(StepStruct, BatchStruct, AdamStruct, RolloutStruct, RanksStruct, SequencesStruct),
 )
 """In the order of zoo_sizes."""
 
@@ -689,6 +695,14 @@ class Library:
         """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
         self.actor(workspace)(t)
 
+    def unroll(self, workspace: Workspace, sequences: Any) -> None:
+        """Takes a `SequencesStruct` through its layer of memory. Raises: ValueError if it is of no kind or size that C has."""
+        _check(self.dll.zoo_unroll(workspace.handle, ctypes.byref(sequences)))
+
+    def unroll_back(self, sequences: Any, d: Tensor) -> None:
+        """The way back after `unroll`. Args: d: gradients in the features, contiguous [L, n, H] float32, which is not checked."""
+        _check(self.dll.zoo_unroll_back(ctypes.byref(sequences), d.data_ptr()))
+
     def zero_rows(self, x: Tensor, marked: Tensor) -> None:
         """Sets the rows of x [N, n] f32 to 0 where marked [N] bool is true; both contiguous, which is not checked."""
         self.dll.zoo_zero_rows(x.data_ptr(), *x.shape, marked.data_ptr())
@@ -731,6 +745,8 @@ def _declare(dll: ctypes.CDLL) -> None:
         'zoo_act_begin': (c_int32, [c_void_p, POINTER(ModelStruct), POINTER(RolloutStruct)]),
         'zoo_act': (c_int32, [c_void_p, c_int64]),
         'zoo_zero_rows': (None, [c_void_p, c_int64, c_int64, c_void_p]),
+        'zoo_unroll': (c_int32, [c_void_p, POINTER(SequencesStruct)]),
+        'zoo_unroll_back': (c_int32, [POINTER(SequencesStruct), c_void_p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(dll, name)

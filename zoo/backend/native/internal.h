@@ -12,7 +12,7 @@
 #define SEQUENCE_ROWS 128    /* rows of a block of sequences, if they leave it */
 #define MIN_SEQUENCE 8       /* .. this many sequences, */
 #define MAX_SEQUENCE 16      /* .. and at most this many: more gain nothing in the products of a step */
-#define PANEL 64        /* columns of packed weights that lie together, so that a product reads them line by line */
+#define PANEL_WIDTH 64  /* columns of packed weights that lie together, so that a product reads them line by line */
 #define MAX_LANE 8      /* independent partial sums of a gradient */
 #define MAX_PART 4      /* heads on one trunk */
 #define MAX_TOWER 2
@@ -133,6 +133,8 @@ typedef struct {
                     const uint8_t *mask, const states *state, float *logit, float *value, float *aux_value);
     void (*act)(const network *net, scratch *s, int first, int n, const void *const *obs, const uint8_t *mask,
                 const states *state, const float *noise, void *action, float *logit, float *value);
+    void (*unroll)(cell *c, const memory *m, int n, int n_step, const float *keep);
+    void (*unroll_back)(const cell *c, const memory *m, int n, int n_step, const float *keep, const float *d, int from_state);
 } kernels;
 
 /* All layers of a tower: those of the trunk, the heads, and x and h of each cell. */
@@ -152,6 +154,9 @@ static inline int has_memory(const network *net) {
 
 /* plan.c: networks and where their memory lies. */
 int32_t plan_network(network *net, const zoo_model *model, int outputs, int stop_value_gradient, int width);
+/* A layer of memory alone, without its inputs' weights; returns the floats of its packed weights, or -1 if something does not fit. */
+ptrdiff_t plan_unroll(cell *c, const zoo_cell *from, int width);
+void place_unroll(cell *c, float *memory);
 ptrdiff_t packed_size(const network *net);
 ptrdiff_t scratch_size(const network *net);
 float *take(float **memory, ptrdiff_t n);

@@ -100,7 +100,7 @@ uint32_t zoo_source(void) { return ZOO_SOURCE; }
 int32_t zoo_sizes(int64_t *sizes) {
     const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_entry), sizeof(zoo_trunk), sizeof(zoo_cell), sizeof(zoo_core),
                            sizeof(zoo_model), sizeof(zoo_step), sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout),
-                           sizeof(zoo_ranks), ZOO_N_METRIC};
+                           sizeof(zoo_ranks), sizeof(zoo_sequences), ZOO_N_METRIC};
     memcpy(sizes, all, sizeof(all));
     return (int32_t)(sizeof(all) / sizeof(all[0]));
 }
@@ -587,6 +587,40 @@ int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, con
     }
     crew_free(threads);
     return memory ? ZOO_OK : ZOO_NO_MEMORY;
+}
+
+/* The layer of memory of sequences and what it keeps of them; returns the floats of its packed weights, or -1. */
+static ptrdiff_t plan_sequences(const zoo_sequences *s, int width, cell *c, memory *m) {
+    *m = (memory){.gate = s->gate, .of_h = s->of_h, .h = s->h, .h_in = s->h_in, .c_in = s->c_in, .tanh_c = s->tanh_c,
+                  .dh = s->dh, .dc = s->dc};
+    if (s->n_step < 1 || s->n_sequence < 1 || s->n_step > INT32_MAX / s->n_sequence) return -1;
+    return plan_unroll(c, &s->cell, width);
+}
+
+int32_t zoo_unroll(zoo_workspace *w, const zoo_sequences *s) {
+    cell c;
+    memory m;
+    const kernels *k = kernels_in_use();
+    const ptrdiff_t size = plan_sequences(s, k->width, &c, &m);
+    if (size < 0) return ZOO_BAD_MODEL;
+    float *packed = reserve(w, size);
+    if (!packed) return ZOO_NO_MEMORY;
+    place_unroll(&c, packed);
+    const unsigned mode = flush_denormals();
+    k->unroll(&c, &m, (int)s->n_sequence, (int)s->n_step, s->keep);
+    restore_denormals(mode);
+    return ZOO_OK;
+}
+
+int32_t zoo_unroll_back(const zoo_sequences *s, const float *d) {
+    cell c;
+    memory m;
+    const kernels *k = kernels_in_use();
+    if (plan_sequences(s, k->width, &c, &m) < 0) return ZOO_BAD_MODEL;
+    const unsigned mode = flush_denormals();
+    k->unroll_back(&c, &m, (int)s->n_sequence, (int)s->n_step, s->keep, d, 1);
+    restore_denormals(mode);
+    return ZOO_OK;
 }
 
 int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollout *rollout) {

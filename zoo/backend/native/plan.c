@@ -23,7 +23,7 @@ static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, i
     l->in_pad = padded(l->n_in, width);
     l->out_pad = padded(l->n_out, width);
     l->transposed = is_index || (int64_t)l->n_in * l->out_pad < (int64_t)l->n_out * l->in_pad;
-    l->panel = n_part > 1 || is_index ? l->out_pad : PANEL;
+    l->panel = n_part > 1 || is_index ? l->out_pad : PANEL_WIDTH;
     l->grad = net->grad_size;
     net->grad_size += l->transposed ? (ptrdiff_t)l->n_in * l->out_pad : (ptrdiff_t)l->n_out * l->in_pad;
     l->bias_grad = net->grad_size;
@@ -57,22 +57,26 @@ static int plan_input(network *net, tower *t, const zoo_trunk *trunk) {
     return n > INT32_MAX ? 0 : (int)n;
 }
 
+/* Sets kind and sizes of a layer of memory; 0: it is of no kind or size that zoo has. */
+static int plan_cell(cell *c, const zoo_cell *from) {
+    static const int n_gate[] = {4, 3, 2}; /* of each zoo_cell_kind */
+    if (from->kind < ZOO_LSTM || from->kind > ZOO_MINGRU) return 0;
+    if (from->n_hidden < 16 || from->n_hidden > INT32_MAX / 8 || from->n_hidden % 16) return 0;
+    c->kind = from->kind;
+    c->n_hidden = from->n_hidden;
+    c->n_gate = n_gate[c->kind] * c->n_hidden;
+    if (c->kind == ZOO_LSTM) return is_product(&from->h, c->n_hidden, c->n_gate);
+    return c->kind == ZOO_MINGRU || is_linear(&from->h, c->n_hidden, c->n_gate);
+}
+
 /* The memory of a tower, behind n_in features; returns the number of its own features, or 0 if something does not fit. */
 static int plan_core(network *net, tower *t, const zoo_core *core, int n_in, int width) {
-    static const int n_gate[] = {4, 3, 2}; /* of each zoo_cell_kind */
     if (core->n_layer < 0 || core->n_layer > ZOO_MAX_CELL) return 0;
     for (int i = 0; i < core->n_layer; i++) {
         const zoo_cell *from = &core->layer[i];
         cell *c = &t->cells[i];
-        if (from->kind < ZOO_LSTM || from->kind > ZOO_MINGRU) return 0;
-        if (from->n_hidden < 16 || from->n_hidden > INT32_MAX / 8 || from->n_hidden % 16) return 0;
-        c->kind = from->kind;
-        c->n_hidden = from->n_hidden;
-        c->n_gate = n_gate[c->kind] * c->n_hidden;
         const zoo_linear *x = &from->x, *h = &from->h;
-        if (!is_linear(x, n_in, c->n_gate)) return 0;
-        if (c->kind == ZOO_LSTM && !is_product(h, c->n_hidden, c->n_gate)) return 0;
-        if (c->kind == ZOO_GRU && !is_linear(h, c->n_hidden, c->n_gate)) return 0;
+        if (!plan_cell(c, from) || !is_linear(x, n_in, c->n_gate)) return 0;
         plan_layer(net, &c->x, &x, 1, 0, 0, width);
         if (c->kind != ZOO_MINGRU) plan_layer(net, &c->h, &h, 1, 0, 0, width);
         if (c->n_hidden > net->widest) net->widest = c->n_hidden;
@@ -193,6 +197,21 @@ float *take(float **memory, ptrdiff_t n) {
     *memory += (n + 15) / 16 * 16 + GAP;
     ASAN_POISON_MEMORY_REGION(p + n, sizeof(float) * (size_t)(*memory - p - n));
     return p;
+}
+
+ptrdiff_t plan_unroll(cell *c, const zoo_cell *from, int width) {
+    network net = {0};
+    const zoo_linear *h = &from->h;
+    memset(c, 0, sizeof(*c));
+    if (!plan_cell(c, from)) return -1;
+    if (c->kind != ZOO_MINGRU) plan_layer(&net, &c->h, &h, 1, 0, 0, width);
+    return net.packed_size + 2 * (16 + GAP);
+}
+
+void place_unroll(cell *c, float *memory) {
+    if (c->kind == ZOO_MINGRU) return;
+    c->h.forward = take(&memory, (ptrdiff_t)c->h.n_in * c->h.out_pad);
+    c->h.bias = take(&memory, c->h.out_pad);
 }
 
 float *place_packed(network *net, float *memory) {

@@ -17,7 +17,7 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 7
+#define ZOO_ABI 8
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
@@ -186,12 +186,25 @@ typedef struct {
     zoo_across *across;                   /* NULL: all ranks are on this machine */
 } zoo_ranks;
 
+/* n sequences of L steps, and one layer of memory that they go through; the inputs' part of it is the caller's. */
+typedef struct {
+    zoo_cell cell;                        /* x is not read, nor are gradients of h */
+    int64_t n_step, n_sequence;           /* L, n */
+    const float *keep;                    /* [L + 1, n]: 0: the state before the row is set to 0; else 1, as all in the last */
+    float *gate;                          /* [L, n, G * H]: what comes from the inputs, then the gates, then gradients in their sums */
+    float *of_h;                          /* [L, n, G * H], of a GRU: the part of the sums that comes from h, then gradients in it */
+    float *h;                             /* [L, n, H]: features */
+    float *h_in, *c_in;                   /* [L + 1, n, H]: before row 0 given, after the last one found; c_in of an LSTM */
+    float *tanh_c;                        /* [L, n, H], of an LSTM */
+    float *dh, *dc;                       /* [n, H], on the way back, see zoo_unroll_back */
+} zoo_sequences;
+
 typedef struct zoo_workspace zoo_workspace;
 
 ZOO_API int32_t zoo_abi(void);
 /* The number of its sources, ZOO_SOURCE (build.py); 0 if it was compiled without one. */
 ZOO_API uint32_t zoo_source(void);
-/* Sizes of the structs above in their order and the number of metrics (12 numbers), to tell a library of another build. */
+/* Sizes of the structs above in their order and the number of metrics (13 numbers), to tell a library of another build. */
 ZOO_API int32_t zoo_sizes(int64_t *sizes);
 ZOO_API int32_t zoo_level(void);
 /* Uses a level from now on (-1: the best); returns the one in use, which is lower if this CPU lacks it. */
@@ -235,6 +248,14 @@ ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, in
  */
 ZOO_API int32_t zoo_outputs(zoo_workspace *workspace, const zoo_model *model, const zoo_batch *batch, float *logit,
                             float *value, int32_t n_thread);
+
+/* Takes sequences through a layer of memory: features, gates and states, the first ones times keep. Returns a zoo_error. */
+ZOO_API int32_t zoo_unroll(zoo_workspace *workspace, const zoo_sequences *sequences);
+/* The way back after `zoo_unroll`: d [L, n, H], gradients in the features. dh, and dc of an LSTM: at first the gradients in the
+ * state after the last row, in the end those before row 0, not yet times keep. A GRU has the second part of these in dc, 0 at
+ * first, and minGRU all of them.
+ */
+ZOO_API int32_t zoo_unroll_back(const zoo_sequences *sequences, const float *d);
 
 /* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
  * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.
