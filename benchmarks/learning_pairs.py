@@ -33,6 +33,7 @@ T_95 = (
     *(math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262),
     *(2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
 )  # by degrees of freedom
+MAX_SEEDS = 20
 log = logging.getLogger('learning_pairs')
 
 
@@ -87,7 +88,7 @@ def area(record: dict[str, Any]) -> float:
 def row_of(name: str) -> list[str] | None:
     """The row of a config over the seeds that both sides have; None if there is none."""
     pairs = []
-    for seed in range(10):
+    for seed in range(MAX_SEEDS):
         paths = [path_of(name, seed, side) for side in SIDES]
         if all(path.exists() for path in paths):
             pairs.append([json.loads(path.read_text()) for path in paths])
@@ -123,7 +124,7 @@ def main() -> int:
     parser.add_argument('--before', type=Path, metavar='CHECKOUT', help='the other zoo, with its C library')
     parser.add_argument('--now', type=Path, metavar='CHECKOUT', default=REPO)
     parser.add_argument('--only', nargs='+', choices=CONFIGS, default=CONFIGS, metavar='NAME', help=', '.join(CONFIGS))
-    parser.add_argument('--seeds', type=int, default=10, choices=range(1, 21), metavar='N', help='1 to 20')
+    parser.add_argument('--seeds', type=int, default=10, choices=range(1, MAX_SEEDS + 1), metavar='N', help='1 to 20')
     parser.add_argument('--seconds', type=float, default=math.inf, help='no run begins after so long')
     parser.add_argument('--table', action='store_true', help='only writes the table')
     args = parser.parse_args()
