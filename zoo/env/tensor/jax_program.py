@@ -182,7 +182,7 @@ class JaxSimulator(Simulator):
         n_row = self.n_env
         if self._jax_device.platform == 'cpu':
             n_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-            n_row = _rows_together(self.n_env, CACHED * self.n_env // max(n_bytes, 1))
+            n_row = rows_together(self.n_env, CACHED * self.n_env // max(n_bytes, 1))
         if n_row == self.n_env:
             return step(keys, state, action)
         n_part = self.n_env // n_row
@@ -258,7 +258,7 @@ class JaxSimulator(Simulator):
         return is_valid
 
 
-def _rows_together(n_env: int, n_most: int) -> int:
+def rows_together(n_env: int, n_most: int) -> int:
     """The largest divisor of n_env up to n_most; n_env if that is less than a quarter of n_most, and so no good."""
     divisors = [n for n in range(1, min(n_env, n_most) + 1) if n_env % n == 0]
     if not divisors or 4 * divisors[-1] < min(n_env, n_most):
