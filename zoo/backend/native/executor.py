@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence, Set
-from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -432,7 +431,9 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
 
 def _memory() -> Any:
     """The module about recurrent models, which only those load."""
-    return import_module('zoo.backend.native.memory')
+    from zoo.backend.native import memory
+
+    return memory
 
 
 def _stages(model: Networks) -> list[tuple[tuple[str, ...], nn.Module]]:
