@@ -53,7 +53,10 @@ def policy_of(model: ForeignModel, env: str | None, overrides: Sequence[str] = (
     spaces = _spaces(model, cfg, env is not None)
     if env is None:
         make = POLICY_REGISTRY.get(cfg.policy.type)
-        policy: Policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        try:
+            policy: Policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        except UserError as error:  # the spaces are those of the file
+            raise ModelFileError(model.path, f'has spaces for which zoo has no policy: {error}') from error
     else:
         policy = new_policy(cfg, spaces, None)
     with torch.no_grad():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zoo.core.errors import UserError, show_error, unknown_name
 from zoo.core.processes import machine_memory
@@ -17,7 +19,7 @@ from zoo.tools.exchange.build import policy_of, save_run
 from zoo.tools.exchange.cleanrl import is_cleanrl, of_cleanrl
 from zoo.tools.exchange.di_engine import is_di_engine, of_di_engine
 from zoo.tools.exchange.form import ForeignModel, ModelFileError
-from zoo.tools.exchange.pickles import ArchiveError, PickleError, read_torch
+from zoo.tools.exchange.pickles import ArchiveError, PickleError, open_zip, read_torch
 from zoo.tools.exchange.rllib import MARK, env_of, read_rllib
 from zoo.tools.exchange.sb3 import is_sb3, read_sb3
 
@@ -98,20 +100,29 @@ def import_model(
 def read_model(path: Path, env: str | None = None, normalizer: str | os.PathLike[str] | None = None) -> ForeignModel:
     """Reads a model. Raises: ModelFileError."""
     if (path / MARK).is_file():
-        return read_rllib(path, env)
+        return _read(path, lambda: read_rllib(path, env))
     content = _content(path)
     statistics = None
     if normalizer is not None:
         statistics = _content(Path(normalizer))
-    names: list[str] = []
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+    names = _members(path, content)
     if is_sb3(names):
-        return read_sb3(path, content, statistics, env)
+        return _read(path, lambda: read_sb3(path, content, statistics, env))
     if any(name.endswith('data.pkl') for name in names):
         return _of_torch(path, content)
     raise ModelFileError(path, f'is of no kind that is known; {KINDS} are imported: name one')
+
+
+def _members(path: Path, content: bytes) -> list[str]:
+    """The names of the members of an archive, none of another file. Raises: ModelFileError for a damaged one."""
+    memory = io.BytesIO(content)
+    if not zipfile.is_zipfile(memory):
+        return []
+    try:
+        with open_zip(memory) as archive:
+            return archive.namelist()
+    except ArchiveError as error:
+        raise ModelFileError(path, f'{error}; save it again') from error
 
 
 def _of_torch(path: Path, content: bytes) -> ForeignModel:
@@ -122,16 +133,16 @@ def _of_torch(path: Path, content: bytes) -> ForeignModel:
         raise ModelFileError(path, f'is a file of torch.save that cannot be read: {error}; save it again') from error
     for is_its, read in ((is_agilerl, of_agilerl), (is_di_engine, of_di_engine), (is_cleanrl, of_cleanrl)):
         if is_its(found):
-            return _read(path, read, found)
+            return _read(path, partial(read, path, found))
     raise ModelFileError(
         path, f'is a file of torch.save with entries of no library that is known; {KINDS} are imported'
     )
 
 
-def _read(path: Path, read: Callable[[Path, Any], ForeignModel], found: Any) -> ForeignModel:
-    """What a reader makes of the entries of a file. Raises: ModelFileError."""
+def _read(path: Path, read: Callable[[], ForeignModel]) -> ForeignModel:
+    """What a reader makes of the entries of a file or folder. Raises: ModelFileError."""
     try:
-        return read(path, found)
+        return read()
     except UserError:
         raise
     except Exception as error:  # an entry of another type than the library writes may fail in any way
