@@ -44,6 +44,7 @@ EXTRA_OF_MODULE = {  # module: (extra, package); loaded only when a feature need
 }
 OF_A_PLACE = {
     ('IPython', 'zoo/run/log/logger.py'),  # a notebook always has it
+    ('jax', 'zoo/env/tensor/jax_games.py'),
     ('jax', 'zoo/env/tensor/jax_program.py'),  # envs written in JAX: whoever names one has its package
     *((name, 'zoo/env/tensor/jax_packages.py') for name in ('brax', 'gymnax', 'jax', 'jumanji', 'mujoco_playground')),
 }

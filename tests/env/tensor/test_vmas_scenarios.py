@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -141,15 +144,14 @@ def test_actions_reach_the_env_in_the_memory_of_the_caller() -> None:
 
 def test_a_number_that_is_not_finite_is_found_with_its_env_and_step() -> None:
     env = line()
+    env.reset(0)
     inner: Any = env.source
     inner.broken_at = 2
-    env.reset(0)
     env.step(STAY)
     assert env.find_bad() is None
     env.step(STAY)
     env.step(STAY)
     assert env.find_bad() == (2, 2)
-    inner.broken_at = 0
     env.reset(0)
     assert env.find_bad() is None
 
@@ -166,6 +168,7 @@ def test_a_reward_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ('kwargs', 'message'),
     [
+        ({'scenario': 'x'}, "'scenario'.*env.id"),
         ({'num_envs': 3}, "'num_envs'.*env.collector_env_num"),
         ({'max_steps': 3}, "'max_steps'.*env.max_episode_steps"),
         ({'n_walls': 3}, "VMAS says \"Scenario kwargs: {'n_walls': 3}.*correct the names"),
@@ -175,6 +178,29 @@ def test_a_reward_of_another_shape_is_refused() -> None:
 def test_arguments_that_vmas_does_not_take_are_refused(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvKwargsError, match=message):
         line(**kwargs)
+
+
+def test_scenario_without_an_agent_for_a_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, 'make_env', lambda *_, **__: SimpleNamespace(agents=[]))
+    with pytest.raises(EnvKwargsError, match='leave no agent for a policy'):
+        line()
+
+
+def test_an_error_of_vmas_leaves_the_random_states_of_the_process_alone() -> None:
+    def drawn() -> list[float]:
+        return [float(torch.rand(1)), np.random.random(), random.random()]
+
+    states = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    wanted = drawn()
+    torch.random.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+    with pytest.raises(KeyError), OwnRandomState(fake, 1):
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        raise KeyError
+    assert drawn() == wanted
 
 
 def test_unknown_scenario_and_use_as_an_env_of_one_agent_are_refused() -> None:
@@ -230,6 +256,34 @@ def test_real_scenario_is_that_of_vmas_stepped_by_hand(scenario: str) -> None:
         with own:
             (fresh,) = by_hand.get_from_scenario(True, False, False, False)
         torch.testing.assert_close(list(out.seen.obs), fresh)
+
+
+@pytest.mark.parametrize('scenario', ['wind_flocking', 'road_traffic', 'balance'])
+def test_real_scenario_after_other_episodes_has_the_episodes_of_its_seed(scenario: str) -> None:
+    """The first two keep numbers of the episodes before a reset."""
+    vmas = pytest.importorskip('vmas', reason='the package vmas')
+
+    def rewards(used: bool) -> list[Tensor]:
+        env = make_vmas(vmas, scenario, EnvRequest(f'vmas:{scenario}', '', 2, True, 50), {})
+        n_step = 4
+        if used:
+            n_step += 6
+            env.reset(3)
+        else:
+            env.reset(5)
+        found = []
+        for t in range(n_step):
+            if used and t == 6:
+                env.reset(5)
+            push = torch.linspace(-1, 1, 2)[:, None] * ((t - n_step) % 4 + 1) / 4
+            actions = [
+                push.expand(2, *x.shape) * torch.from_numpy(x.high) for x in env.action_spaces if isinstance(x, Box)
+            ]
+            found.append(env.step(actions).reward)
+        return found[-4:]
+
+    for one, other in zip(rewards(used=True), rewards(used=False), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ from zoo.env.tensor.simulator import BadValues
 LIMIT = 100
 """Steps of an episode if env.max_episode_steps is not set: most scenarios have no end. It is the limit of BenchMARL."""
 SET_BY_ZOO = {
+    'scenario': 'env.id',
     'num_envs': 'env.collector_env_num and env.evaluator_env_num',
     'max_steps': 'env.max_episode_steps',
     'seed': 'seed',
@@ -74,11 +76,11 @@ def make_vmas(vmas: ModuleType, scenario: str, request: EnvRequest, kwargs: Mapp
         )
     limit = request.max_episode_steps or LIMIT
     own = OwnRandomState(vmas, request.seed)
+    fixed: dict[str, Any] = dict(num_envs=request.n_env, device='cpu', max_steps=limit, terminated_truncated=True)
+    make = partial(vmas.make_env, scenario, **fixed, **kwargs)
     with own, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        env = vmas.make_env(
-            scenario, num_envs=request.n_env, device='cpu', max_steps=limit, terminated_truncated=True, **kwargs
-        )
+        env = make()
     for warning in caught:
         text = str(warning.message)
         if text.startswith(UNUSED):
@@ -86,11 +88,18 @@ def make_vmas(vmas: ModuleType, scenario: str, request: EnvRequest, kwargs: Mapp
                 f'env.kwargs of {request.name!r}: VMAS says "{text}"; correct the names, or leave them out.'
             )
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return VmasSimulator(env, own, request.name)
+    if not env.agents:
+        raise EnvKwargsError(
+            f'env.kwargs of {request.name!r} leave no agent for a policy, since all of them follow scripts; leave one to it.'
+        )
+    return VmasSimulator(env, make, own, request.name)
 
 
 class OwnRandomState:
-    """A random state that VMAS draws from within `with`, in place of the one that all its envs share."""
+    """A random state that VMAS draws from within `with`, in place of the one that all its envs share.
+
+    VMAS sets those of the process meanwhile, and sets them back unless it raises: then this does.
+    """
 
     def __init__(self, vmas: ModuleType, seed: int) -> None:
         self._shared: list[Any] = vmas.simulator.environment.Environment.vmas_random_state
@@ -106,24 +115,32 @@ class OwnRandomState:
 
     def __enter__(self) -> None:
         self._others = list(self._shared)
+        self._of_process = (torch.random.get_rng_state(), np.random.get_state(), random.getstate())
         self._shared[:] = self._own
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._own = list(self._shared)
         self._shared[:] = self._others
+        if kind is not None:
+            of_torch, of_numpy, of_python = self._of_process
+            torch.random.set_rng_state(of_torch)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
 
 
 class VmasSimulator(AgentSimulator):
     """The worlds of an env of VMAS, which counts the limit of steps itself: an end at it is `truncated`.
 
-    All agents act at all times, and end together. Args: env: made with terminated_truncated=True; own: its random state.
+    All agents act at all times, and end together.
+    Args: env: made with terminated_truncated=True; make: makes another one; own: their random state.
     """
 
-    def __init__(self, env: OfPackage, own: OwnRandomState, name: str) -> None:
+    def __init__(self, env: OfPackage, make: Callable[[], OfPackage], own: OwnRandomState, name: str) -> None:
         self.n_env = int(env.num_envs)
         self.source = env
         self.agents = tuple(str(agent.name) for agent in env.agents)
         self._env = env
+        self._make = make
         self._own = own
         self._name = name
         self._everyone = torch.ones((self.n_env, len(self.agents)), dtype=torch.bool)
@@ -134,6 +151,8 @@ class VmasSimulator(AgentSimulator):
         self._is_single = [not space.shape for space in self.action_spaces]
 
     def reset(self, seed: int) -> Seen:
+        with self._own:  # anew, since some scenarios keep numbers of the episodes before
+            self.source = self._env = self._make()
         self._own.seed(seed)
         with self._own:
             obs = self._env.reset()
