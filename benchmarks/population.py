@@ -299,7 +299,8 @@ def page(record: dict[str, Any]) -> str:
 `python benchmarks/population.py` made this page on {today()} (commit {record['commit']}; {record['machine']}).
 Every method may train for {record['members']} times the env steps of a member in each repeat. "best" is the mean return of
 the best member over {N_EPISODE} fresh episodes; "trained again" is that of its config or schedule with new seeds, for the env
-steps of one member, which is what a user keeps. AgileRL has the settings of its own manifest and draws its actions. Both are interquartile means over the repeats with a 95% interval. "wins" is the share of repeats in which a method
+steps of one member, which is what a user keeps. AgileRL has the settings of its own manifest, which is for 2M env steps of
+LunarLander, and draws its actions. Both are interquartile means over the repeats with a 95% interval. "wins" is the share of repeats in which a method
 is above random search of the same repeat in "trained again", a tie counted as half.
 """
     ]
