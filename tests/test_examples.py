@@ -16,6 +16,7 @@ from tests.forked import run_python
 from zoo import ENV_REGISTRY, POLICY_REGISTRY, load_policy, match, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.policy import Policy, PolicyConfig
+from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import load_checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / 'examples'
@@ -242,6 +243,8 @@ def test_two_policies_learn_and_a_hare_that_stands_still_is_caught(
     for names, name in own:  # all are gone after the test: later ones would send what is registered to other machines
         monkeypatch.setitem(names, name, None)
         monkeypatch.delitem(names, name)
+    monkeypatch.setattr(consent, 'given', set(consent.given))  # else later commands would name its module
+    monkeypatch.setattr(consent, 'given_elsewhere', set(consent.given_elsewhere))
     import two_policies  # the function of its policy is found by the name of its module
 
     logger = {'console': 'off', 'tensorboard': False, 'root': str(tmp_path)}
