@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -254,3 +255,16 @@ def test_collection_that_the_caller_paused_stays_paused() -> None:
         assert not gc.isenabled() and gc.get_freeze_count() == 0
     finally:
         gc.enable()
+
+
+def test_signal_within_a_write_to_stderr_requests_the_stop_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of logging then raises, as a buffered stream does that is entered twice."""
+
+    class Entered(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    monkeypatch.setattr(logging.getLogger('zoo.core.processes'), 'handlers', [Entered()])
+    with catch_signals() as received:
+        signal.raise_signal(signal.SIGUSR1)
+    assert received == [signal.SIGUSR1]

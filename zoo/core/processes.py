@@ -389,9 +389,11 @@ def catch_signals(
             except OSError:
                 with suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        logger.warning(
-            '%s: finishing the update, then saving; Ctrl-C or SIGTERM now stops at once', signal_name(number)
-        )
+        # a signal may come within a write to stderr, which Python does not enter twice (RuntimeError): then nothing is said
+        with suppress(RuntimeError):
+            logger.warning(
+                '%s: finishing the update, then saving; Ctrl-C or SIGTERM now stops at once', signal_name(number)
+            )
         request_stop()
 
     old = {}
