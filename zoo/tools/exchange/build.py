@@ -55,8 +55,8 @@ def policy_of(model: ForeignModel, env: str | None, overrides: Sequence[str] = (
         make = POLICY_REGISTRY.get(cfg.policy.type)
         try:
             policy: Policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode)
-        except UserError as error:  # the spaces are those of the file
-            raise ModelFileError(model.path, f'has spaces for which zoo has no policy: {error}') from error
+        except UserError as error:  # of spaces or settings, which are those of the file
+            raise ModelFileError(model.path, f'becomes no policy of zoo: {error}') from error
     else:
         policy = new_policy(cfg, spaces, None)
     with torch.no_grad():
