@@ -1,7 +1,8 @@
 """Golden test: checks that a change of the code changes no number, by training every config of golden_configs.py.
 
     python benchmarks/golden.py check --before CHECKOUT   # compares with another checkout, or a commit, on this machine
-    python benchmarks/golden.py check --before            # compares with the commit at which golden.json was recorded
+    python benchmarks/golden.py check --before            # compares with the commit at which golden.json was recorded;
+                                                          # runs there only what is unlike golden.json, if that can be of here
     python benchmarks/golden.py check                     # compares with golden.json, on the machine that recorded it
     python benchmarks/golden.py record                    # writes results/golden.json
     options: [--only WORDS ...] [--jobs 2] [--list]
@@ -88,6 +89,8 @@ def start(name: str, folder: Path) -> int:
 
 def run_all(checkout: Path, names: Sequence[str], n_job: int) -> dict[str, Any]:
     """The fingerprints of cases trained by the code of a checkout; for a failed case, the error as text."""
+    if not names:
+        return {}
     build_native(checkout)
     with tempfile.TemporaryDirectory(prefix='zoo-golden-') as folder:
         words = [
@@ -167,6 +170,15 @@ def refused(before: Any, after: Any) -> str | None:
         return None
     was, now = (each.rpartition(' (')[0] for each in (before, after))  # without the line of code
     return now if was == now and now.startswith('UserError: ') else None
+
+
+def unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The cases whose fingerprints differ, or are known on one side alone."""
+    return [
+        name
+        for name, found in after.items()
+        if name not in before or differences(before[name], found, CHANGED.get(name, ()))
+    ]
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> int:
@@ -253,8 +265,11 @@ def check(names: Sequence[str], n_job: int, before: str | None) -> int:
         print(f'golden.json is of {golden["machine"]}, and this machine is {here}: last digits differ between these.')
         print('Compare with another checkout on this machine: python benchmarks/golden.py check --before COMMIT')
         return 3
-    was = golden['cases'] if checkout is None else run_all(checkout, names, n_job)
-    return compare(was, run_all(REPO, names, n_job), time.perf_counter() - begin)
+    now = run_all(REPO, names, n_job)
+    was = golden['cases'] if before is None or before == RECORDED else {}
+    if checkout is not None:
+        was = {**was, **run_all(checkout, unlike(was, now), n_job)}
+    return compare(was, now, time.perf_counter() - begin)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,6 +59,7 @@ def server(script: list[tuple[int, dict[str, Any]] | None]) -> Iterator[tuple[st
         http.server_close()
 
 
+@pytest.mark.long
 def test_message_without_an_answer_is_sent_again_unchanged() -> None:
     script = [(200, {'step': 0}), None, (503, {'error': 'closes'}), (200, {'action': 1}), (200, {})]
     with server(script) as (address, came):

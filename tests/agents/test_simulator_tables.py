@@ -197,6 +197,7 @@ def test_keys_of_single_envs_are_refused(keys: dict[str, Any]) -> None:
         made({'id': 'test_squares', **keys}, 2)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_self_play_in_a_simulator_learns_to_win_at_once(tmp_path: Any) -> None:
     """Who moves first takes the square 0: against random play, which does so in a quarter of its moves, it seldom loses."""

@@ -184,7 +184,9 @@ def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [Eager, GraphExecutor])
-def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_all_rows(make: Any) -> None:
+def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_all_rows(
+    make: Any, graphs: list[torch.fx.GraphModule]
+) -> None:
     """16, 16, 16 and 8 rows whose mean gradient makes one step equal one minibatch of 56."""
     four, _ = sides_with({'type': 'sgd'}, Case('PPO', n_row=56, numbers=PolicyNumbers(grad_clip=None)), 7, accumulate=4)
     one, _ = sides_with({'type': 'sgd'}, Case('PPO', n_row=56, numbers=PolicyNumbers(grad_clip=None)), 7)
@@ -196,6 +198,7 @@ def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_al
         )
     assert four.optimizers[0].step_count == one.optimizers[0].step_count == 1
     torch.testing.assert_close(four.optimizers[0].param, one.optimizers[0].param, **CLOSE)
+    assert bool(graphs) is (make is GraphExecutor)
 
 
 @pytest.mark.long

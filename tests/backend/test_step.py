@@ -181,6 +181,7 @@ serial_pipeline(dict(max_env_step=512, env=dict(id='CartPole-v1', collector_env_
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_with_a_step_of_five_parameters_shows_the_warning_at_its_line_once(tmp_path: Path) -> None:
     file = tmp_path / 'mine.py'

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import envs
+import pytest
 from envs import AT_ONCE, NOT_IMPORTED, STOPPED, Package
 
 
@@ -46,6 +47,7 @@ def test_page_counts_the_packages_that_can_be_tried() -> None:
     assert '| c 1.0 |  | not importable | stopped | ImportError: x |' in page
 
 
+@pytest.mark.long
 def test_process_that_runs_too_long_is_stopped_with_what_it_has_started(tmp_path: Path) -> None:
     package = Package('p', '1.0', {}, [], False, {'WORD': 'given'}, {}, None)
     waits = 'import os, time; print(os.environ["WORD"], flush=True); time.sleep(60)'

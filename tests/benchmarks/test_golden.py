@@ -59,6 +59,30 @@ def test_a_config_that_both_sides_refuse_in_one_sentence_is_counted_and_is_no_di
     assert compare({'y': crash}, {'y': crash}, 1.0) == 1
 
 
+def test_before_runs_at_the_recorded_commit_what_is_unlike_the_record_and_all_of_a_commit_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    same, other = {'parameters': {'a': '#1'}}, {'parameters': {'a': '#2'}}
+    monkeypatch.setattr(golden, 'GOLDEN', tmp_path / 'golden.json')
+    cases = {'ppo': same, 'ppg': other}
+    golden.GOLDEN.write_text(json.dumps({'commit': 'abc', 'machine': {}, 'cases': cases}))
+    monkeypatch.setattr(golden, 'checkout_of', lambda place: tmp_path)
+    ran: list[tuple[Path, list[str]]] = []
+
+    def run_all(checkout: Path, names: list[str], n_job: int) -> dict[str, object]:
+        ran.append((checkout, list(names)))
+        return dict.fromkeys(names, same)
+
+    monkeypatch.setattr(golden, 'run_all', run_all)
+    names = ['ppo', 'ppg', 'dqn']  # as recorded, unlike the record, not recorded
+    assert golden.check(names, 1, golden.RECORDED) == 0
+    assert ran == [(golden.REPO, names), (tmp_path, ['ppg', 'dqn'])]
+    ran.clear()
+    assert golden.check(names, 1, 'def') == 0
+    assert ran == [(golden.REPO, names), (tmp_path, names)]
+    assert capsys.readouterr().out.count('3 of 3 configs equal') == 2
+
+
 def test_native_executor_is_compiled_where_it_is_missing_or_older_than_its_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -241,6 +241,7 @@ WORKS = {
     'stop': Work(stop, (2,), {'timeout': STOP_S - 0.5}),
     'fail_between_machines': Work(fail_between_machines, (4,), {'per_machine': 2}),
 }
+WAITING = ('leave', 'come_late', 'stop')
 
 
 def run(name: str, size: int, folder: Path) -> None:
@@ -262,8 +263,24 @@ def run(name: str, size: int, folder: Path) -> None:
         os.waitpid(pid, 0)
 
 
+def run_all(folder: Path) -> None:
+    """Does all works: those that mostly wait in processes of their own, beside the others."""
+    children = []
+    for name in WAITING:
+        pid = os.fork()
+        if pid == 0:
+            for size in WORKS[name].sizes:
+                run(name, size, folder)
+            os._exit(0)
+        children.append(pid)
+    for name, work in WORKS.items():
+        if name not in WAITING:
+            for size in work.sizes:
+                run(name, size, folder)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
 if __name__ == '__main__':
     torch.set_num_threads(1)
-    for each, work in WORKS.items():
-        for n in work.sizes:
-            run(each, n, Path(sys.argv[1]))
+    run_all(Path(sys.argv[1]))

@@ -106,6 +106,7 @@ def test_names_of_observations_may_have_dots(tmp_path: Path) -> None:
     assert_same(train(tmp_path, config, 64, 'env.collector_group_num=2'), train(tmp_path, config, 64, *RUNNERS))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_one_rollout_behind_is_the_same_each_time(tmp_path: Path) -> None:
     one, two = (train(tmp_path, 'cartpole_ppo', 4096, *RUNNERS, 'cluster.max_lag=1') for _ in range(2))

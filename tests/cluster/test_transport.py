@@ -170,6 +170,7 @@ def test_close_closes_descriptors_that_were_not_taken(channels: tuple[Channel, C
     os.close(read)
 
 
+@pytest.mark.long
 def test_end_that_stops_in_a_message_or_reads_nothing_counts_as_hung() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours, patience=0.2)

@@ -43,6 +43,7 @@ def test_result_of_a_run_is_kept_though_its_envs_hang_in_close(
     assert len(warnings) == 3  # the env of the check, that of evaluation, the two of training
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', WORDS)
 def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -51,6 +52,7 @@ def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) 
     assert f"env 'Closing-v0': {WORDS[how]}" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['exit', 'hang'])
 def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,6 +119,7 @@ def test_a_vector_that_zoo_cannot_take_is_closed() -> None:
     assert len(closed) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
     closed, hold = [], threading.Event()

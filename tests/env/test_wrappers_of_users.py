@@ -51,6 +51,7 @@ def reward_of(*wrappers: Any, **env: Any) -> float:
     return float(step.reward[0])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_wrappers_are_applied_in_order_to_every_env(vectorization: str) -> None:

@@ -112,6 +112,7 @@ def test_signals_that_the_caller_handles_or_ignores_are_left_alone(tmp_path: Pat
     assert bool(got) == (mine == 'a handler')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures('handlers')
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP])

@@ -88,6 +88,7 @@ def test_password_of_an_env_continues_with_the_run_and_is_in_no_page_as_those_of
     assert 's3cret' not in (tmp_path / 'report.html').read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tracker_of_a_run_that_continues_is_named_without_stars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,12 +51,14 @@ def learned(folder: Path, env: str, case: str, learning_rate: float = 1e-2, **to
     return evaluate(serial_pipeline({**cfg, **top}).policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('case', CASES)
 def test_policy_learns_to_match_a_number(case: str, tmp_path: Path) -> None:
     assert learned(tmp_path, 'match', case) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ['ppo', 'ppg dual clip', 'ppg detach kl', 'ppo_offpolicy', 'ppg_offpolicy'])
 def test_policy_learns_to_aim(case: str, tmp_path: Path) -> None:

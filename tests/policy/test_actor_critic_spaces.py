@@ -294,6 +294,7 @@ def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None
 CENTRAL = {'actor_obs': ['own'], 'critic_obs': ['bits', 'own'], 'obs_norm': True}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 @pytest.mark.parametrize('model', [CENTRAL, {'obs_norm': True}], ids=['central critic', 'same entries'])

@@ -77,6 +77,7 @@ def test_host_waits_once_an_update_for_its_statistics(
     assert reads and len(reads) == len(set(map(id, reads)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_auxiliary_phase_waits_for_nothing_but_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make('meta', 'ppg', TWO_ACTIONS, monkeypatch, aux_freq=1, aux_batch_size=8)

@@ -99,6 +99,7 @@ def test_a_model_given_to_a_second_policy_trains_as_with_the_first(layer: str) -
     assert not differing(*found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('kind', 'executor'), [('ppo', 'graph'), ('ppg', 'eager')])
 def test_a_run_does_not_depend_on_the_global_random_stream_nor_moves_it(

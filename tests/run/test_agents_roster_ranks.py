@@ -151,6 +151,7 @@ def test_copies_of_evaluations_are_numbered_over_all_ranks(tmp_path: Path) -> No
         assert {name: len(evaluation.returns) for name, evaluation in learners.items()} == {'one': 2, 'two': 4}
 
 
+@pytest.mark.long
 def test_ranks_continue_with_the_memory_of_each(tmp_path: Path) -> None:
     """Round 2 ends with ppg's auxiliary phase, on the samples of both rounds."""
     config = config_of(tmp_path, **TWO)

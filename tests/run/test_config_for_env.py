@@ -281,6 +281,7 @@ class FaultyEnv(LimitEnv):
         raise CancelledError if self._how == 'cancel' else SystemExit(3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['exit', 'cancel', 'hang'])
 def test_env_whose_close_fails_is_looked_at_all_the_same(how: str) -> None:
@@ -296,6 +297,7 @@ def test_env_that_cannot_be_made_gets_a_config_for_the_run_that_names_its_error(
         serial_pipeline(env=env)
 
 
+@pytest.mark.long
 @pytest.mark.slow(first=True)
 def test_constructor_that_hangs_is_named_within_ten_times_step_timeout() -> None:
     env = {'id': FaultyEnv, 'kwargs': {'call': 'constructor', 'how': 'hang'}, 'step_timeout': 0.1}

@@ -99,6 +99,7 @@ def lines_of(run_dir):
     return [json.loads(line) for line in (run_dir / 'metrics.jsonl').read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_exploitability_of_small_games_is_logged_also_by_a_resumed_run(tmp_path):
     pytest.importorskip('pyspiel', reason='OpenSpiel')
     run = config(tmp_path, PAST | dict(exploitability=True), 256)

@@ -127,6 +127,7 @@ def test_policy_acts_for_one_group_while_another_has_a_step_ahead(monkeypatch: p
     assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_asynchronous_envs_have_their_actions_before_the_policy_acts_for_others(
     monkeypatch: pytest.MonkeyPatch,

@@ -235,6 +235,7 @@ def test_each_thread_has_the_time_of_its_own_calls(tmp_path: Path) -> None:
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If an interrupted call ends at once, the watch does not wait the rest of the 10 s that it gives the call to end."""

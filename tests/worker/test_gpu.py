@@ -94,6 +94,7 @@ def rollouts(collector: Collector, policy: PPOPolicy, n: int = 4) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('game', ['CartPole-v1', 'Pendulum-v1'])
 def test_rollout_as_one_graph_is_that_of_single_steps(
     game: str, monkeypatch: pytest.MonkeyPatch, graphs: list[torch.fx.GraphModule]

@@ -259,6 +259,7 @@ def test_what_c_does_not_have_is_left_to_the_cell(lib: Library) -> None:
     assert is_known(LSTM(N_IN, 32)) and not is_known(torch.nn.GRU(N_IN, 16))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings('ignore:.torch.jit.script. is deprecated:DeprecationWarning')  # torch's own use of it
 def test_transforms_of_functions_and_traced_programs_are_those_of_torch(lib: Library) -> None:
     problem = Problem(core('gru'), 5, 2, 0.0)

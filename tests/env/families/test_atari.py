@@ -39,6 +39,7 @@ def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
     env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_life() -> None:
     """Qbert pays 25 for a cube and has 4 lives: in training a game has 4 ends; the last is the end of the game itself."""
@@ -157,6 +158,7 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slow
 def test_steps_of_two_groups_that_run_at_once_are_those_of_one_after_the_other() -> None:

@@ -202,6 +202,7 @@ class SleepyEnv(LimitEnv):
         return super().step(action)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_inspect_env_stops_after_limit_s() -> None:
     report = inspect_env({'id': SleepyEnv}, n_step=10_000, limit_s=0.1)

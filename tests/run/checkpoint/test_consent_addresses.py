@@ -245,6 +245,7 @@ def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tracker_that_a_file_names_gets_no_request_by_any_door(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
@@ -268,6 +269,7 @@ def test_tracker_that_a_file_names_gets_no_request_by_any_door(
     assert _Tracker.n_request == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tracker_is_reached_with_consent(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip('mlflow.tracking')

@@ -241,6 +241,7 @@ def test_code_that_is_no_env_needs_consent(run: Path) -> None:
         env_config_of(checkpoint)
 
 
+@pytest.mark.long
 def test_command_needs_no_import_and_runs_no_bytecode_next_to_the_file(run: Path) -> None:
     """A .pyc of other code, marked as unchecked: Python itself would run it instead of the file."""
     other = compile('raise SystemExit("other code")', 'my_coin.py', 'exec')

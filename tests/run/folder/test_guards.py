@@ -311,6 +311,7 @@ def test_run_folder_with_a_pipe_is_not_continued(finished: Path, name: str) -> N
 KINDS = ['pipe', 'zeros', 'a long line']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('first', range(3))
 def test_commands_that_read_a_run_end_whatever_its_files_are(

@@ -107,6 +107,7 @@ def test_run_that_is_gone_is_recreated_with_a_warning(store: Path, caplog: pytes
     assert len(runs) == 1 and 'MLflow has no run 0123456789abcdef0123456789abcdef any more' in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / 'mlflow.db').write_text('no database at all, and longer than a header of one would be')
@@ -116,6 +117,7 @@ def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplo
     assert (tmp_path / 'run' / 'metrics.jsonl').read_text().count('\n') == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it(
     store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

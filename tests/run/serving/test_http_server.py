@@ -147,10 +147,12 @@ def test_length_that_is_no_number_of_bytes_is_refused_and_not_waited_for(server:
     assert answer.startswith(b'HTTP/1.1 411') and answer.count(b'HTTP/1.1') == 1
 
 
+@pytest.mark.long
 def test_request_without_token_gets_one_answer(server: StepServer) -> None:
     assert exchange(server, 'GET /v1/other HTTP/1.1\r\n\r\n').count(b'HTTP/1.1') == 1
 
 
+@pytest.mark.long
 def test_message_of_a_hundred_thousand_brackets_is_refused_in_a_sentence(server: StepServer) -> None:
     body = '[' * 100_000
     head = f'Authorization: Bearer token\r\nContent-Length: {len(body)}'

@@ -112,6 +112,7 @@ def test_video_of_short_episodes_has_several_unless_a_number_is_given(run_dir: P
     assert len(zoo(f'video -o x.gif {words} --episodes 1').data['returns']) == 1
 
 
+@pytest.mark.long
 @needs_window
 @pytest.mark.usefixtures('invisible')
 def test_play_shows_the_episodes_of_zoo_eval(run_dir: Path, zoo: Zoo) -> None:

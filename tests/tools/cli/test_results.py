@@ -93,6 +93,7 @@ def test_run_that_ended_early_is_not_continued(runs: Path, zoo: Zoo) -> None:
     assert np.max(np.abs(np.array(curve['iqm'])[after] - expected)) <= 1e-9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_trained_runs_of_two_configs_are_compared_by_their_logs(runs: Path, zoo: Zoo) -> None:
     data = zoo('compare cartpole_ppo runs/slow --json').data

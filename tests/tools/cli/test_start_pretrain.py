@@ -52,6 +52,7 @@ def test_command_that_it_prints_trains_on(demos: Path, zoo: Zoo) -> None:
     assert 'env steps in' in said.out and 'do not fit' not in said.err
 
 
+@pytest.mark.long
 def test_commands_that_it_prints_import_what_it_was_given_to_import(
     demos: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, zoo: Zoo
 ) -> None:

@@ -12,6 +12,7 @@ TINY = '--steps 2_048 policy.eval.eval_freq=1_024 policy.eval.n_episode=1 policy
 QUICK = f'{TINY} logger.tensorboard=false policy.learn.learning_rate=log(1e-4,1e-2)'.split()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_table_ends_with_the_command_that_trains_the_best(in_tmp: Path, zoo: Zoo) -> None:
     pytest.importorskip('optuna')

@@ -108,6 +108,7 @@ def test_errors_are_colored_on_a_terminal_unless_the_user_wants_none(
     assert (b'\x1b[31mzoo: error:\x1b[0m' in said) == is_colored and b'zoo: error:' in said
 
 
+@pytest.mark.long
 def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(in_tmp: Path, zoo: Zoo) -> None:
     first = trained(zoo, 'cartpole_ppo --run mine')
     assert Path(first['run_dir']) == in_tmp / 'mine' and first['env_step'] <= 2048

@@ -149,6 +149,7 @@ def test_beta_whose_parameters_are_1_gives_the_middle_and_no_nan(tmp_path: Path)
     assert np.abs(action - 2.0).max() < 1e-5
 
 
+@pytest.mark.long
 def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
     policy = make_policy('ppo', Box(-np.inf, np.inf, (3,)), Box(-2.0, 6.0, (1,)), 'rescale', obs_norm=True)
     with torch.no_grad():

@@ -54,6 +54,7 @@ def uniform(run, path):
     return policy.save(path)
 
 
+@pytest.mark.long
 def test_exploitability_of_uniform_runs(kuhn, tmp_path):
     leduc = trained(tmp_path, 'pyspiel:leduc_poker', dict(hidden_sizes=[4]))
     assert exploitability(uniform(kuhn, tmp_path / 'k.safetensors')).exploitability == pytest.approx(0.458333, abs=1e-6)

@@ -79,6 +79,7 @@ def test_match_of_two_saved_runs_has_the_counts_of_a_loop_by_hand(runs):
     assert all(all(x > 0 for x in (seat[0], seat[2])) for seat in counts.values())  # games differ
 
 
+@pytest.mark.long
 def test_match_depends_on_its_seed_alone_and_on_no_other_player(runs):
     first = match(*runs, n_episode=20, seed=3)
     again = match(*runs, 'random', n_episode=20, seed=3)

@@ -39,6 +39,7 @@ class Veto:
         return None
 
 
+@pytest.mark.long
 def test_hooks_are_called_in_order_and_may_change_a_mutation(tmp_path: Path) -> None:
     watch = Watch()
     population = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2, callbacks=[watch])
@@ -54,6 +55,7 @@ def test_hooks_are_called_in_order_and_may_change_a_mutation(tmp_path: Path) -> 
     assert child.values[LR] == '0.0005'
 
 
+@pytest.mark.long
 def test_veto_leaves_a_copy_with_the_values_of_its_parent(tmp_path: Path) -> None:
     lineage = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2, callbacks=[Veto]).lineage
     child = next(birth for birth in lineage.lives.values() if birth.parent is not None)

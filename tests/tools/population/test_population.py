@@ -26,6 +26,7 @@ def test_population_is_read_from_its_folder(tmp_path: Path) -> None:
     assert repr(read) == f"Population('{read.folder}', 2 generations, best {best.life} with {best.fitness:.5g})"
 
 
+@pytest.mark.long
 def test_lives_without_a_folder_are_left_out_of_evaluation_and_seconds(tmp_path: Path) -> None:
     population = zoo.population.evolve(small(tmp_path), SPACES, pop=4, every=64, generations=2)
     whole = env_step_words(population)

@@ -102,6 +102,7 @@ def test_warning_of_members_is_said_once_and_others_always(caplog: pytest.LogCap
     assert caplog.messages == ['of a member', 'of the population', 'of the population', 'of a member']
 
 
+@pytest.mark.long
 def test_member_whose_checkpoint_is_gone_fails_and_does_not_begin_again(tmp_path: Path) -> None:
     select = 'threshold:1000'  # nobody is replaced
     population = evolve(small(tmp_path), SPACES, pop=4, every=64, generations=1, select=select)

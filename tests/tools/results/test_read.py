@@ -60,6 +60,7 @@ def test_real_run_has_its_config_metrics_and_end(trained: Path) -> None:
     assert run.env_step == run.result['env_step'] == lines[-1]['env_step']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_checkpoint_names_its_run(trained: Path) -> None:
     folder = find_runs([trained])[0]

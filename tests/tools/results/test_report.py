@@ -274,6 +274,7 @@ def test_ids_are_unique_and_all_references_lead_to_one_and_curves_have_the_colou
     assert not re.findall('#[0-9a-f]{6}', ''.join(svgs)) and 'var(--line-1)' in svgs[0] and 'var(--plot-ink)' in svgs[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> None:
     run = whole_run()
@@ -303,6 +304,7 @@ def test_page_of_a_sweep_has_its_order_its_metric_and_the_tried_values(tmp_path:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_page_of_a_long_sweep_has_few_colors_and_one_part_on_speed(tmp_path: Path) -> None:
     page = page_of(swept(tmp_path, 9))
@@ -319,6 +321,7 @@ def test_runs_with_a_damaged_list_of_trials_are_several_configs(content: str, tm
     assert page_of(runs).text.startswith('trial_000 and trial_001 on CartPole-v1')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_configs_are_compared_in_a_sentence() -> None:
     one, other = ([whole_run(i, name, (1, 2, first + i)) for i in range(4)] for name, first in (('a', 10), ('b', 20)))
@@ -369,6 +372,7 @@ def test_configs_of_one_experiment_are_named_by_what_differs_and_saved_as_differ
     assert 'zoo train same_2.yaml seed=0' in page.text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
     run = whole_run()
@@ -480,6 +484,7 @@ def test_versions_and_machine_are_said_once_where_all_runs_have_the_same() -> No
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_newest_video_of_each_config_is_in_the_page_and_one_too_many_bytes_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

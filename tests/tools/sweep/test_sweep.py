@@ -32,6 +32,7 @@ def owners(root: Path) -> list[dict[str, Any]]:
     return [attr['owner'] for attr in attrs if 'owner' in attr]
 
 
+@pytest.mark.long
 def test_trials_are_runs_of_each_seed_and_the_best_is_a_config(tmp_path: Path) -> None:
     result = sweep(config(tmp_path), [SPACE, 'seed=7'], n=3, seeds=2, pruner=None)
     assert [row.state for row in result.rows] == ['complete'] * 3 and result.n_left == 0

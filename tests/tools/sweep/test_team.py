@@ -89,6 +89,7 @@ def test_process_takes_the_next_task_unless_one_failed_or_left_a_thread() -> Non
     assert places[0] == places[1]  # the folder and the words are those of the process, not of the task before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_runs_of_the_command_in_one_process_are_those_of_a_process_each(tmp_path: Path) -> None:
     words = 'cartpole_ppo max_env_step=2048 policy.eval.n_episode=1 logger.tensorboard=false'.split()
