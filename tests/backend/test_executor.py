@@ -235,7 +235,7 @@ def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str,
             assert_near(found.metrics[name][taken], x[taken], name, 1e-3)
 
 
-@pytest.mark.parametrize('executor', ['eager', 'native', GRAPH, pytest.param('compiled', marks=pytest.mark.long)])
+@pytest.mark.parametrize('executor', ['eager', 'native', GRAPH, pytest.param('compiled', marks=pytest.mark.soak)])
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
     """The second of four steps is not finite; the moments and the step count are those of the other three."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
