@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.policy.updates import N, ppo, samples_of
 from zoo.config.components import make_component, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY
@@ -140,3 +141,29 @@ def test_prioritized_without_advantages_in_the_batch_is_refused():
 @pytest.mark.parametrize('name', NAMES)
 def test_has_a_summary(name):
     assert summary_of(DRAW_REGISTRY.get(name)).endswith('.')
+
+
+@pytest.mark.parametrize(
+    ('options', 'kls', 'wanted'),
+    [
+        ({}, [0.0] * 6, (3, [5, 6])),  # one plan of three passes of two minibatches
+        ({'recompute_adv': True}, [0.0] * 6, (3, [5, 6])),  # a plan for each pass
+        ({'target_kl': 0.1}, [0.0, 0.1, 0.1, 0.5], (2, [3, 4])),  # the mean of the second pass is .3 > .15
+        ({'target_kl': 0.1, 'target_kl_at': 'minibatch'}, [0.0, 0.1, 0.5], (2, [3])),  # after one step of the second pass
+    ],
+)
+def test_last_is_the_mean_over_the_steps_of_the_last_pass(options, kls, wanted):
+    policy = ppo({'epoch_per_collect': 3, 'batch_size': N // 2, **options})
+    taken = []
+
+    def step(model, dist, optimizers, minibatch, loss, numbers):
+        taken.append(len(minibatch['adv']))
+        return {'kl': torch.tensor(kls[len(taken) - 1]), 'number': torch.tensor(float(len(taken)))}
+
+    passes, numbers = policy.passes, policy._step_numbers()
+    for plan in passes.over(samples_of(policy), 3, N // 2):
+        passes.take(step, list(policy.optimizers.values()), plan, policy.loss, numbers)
+    n_pass, numbers_of_last = wanted
+    trained = passes.trained()
+    assert taken == [N // 2] * len(kls) and trained.n_pass == n_pass
+    assert trained.last()['number'].item() == sum(numbers_of_last) / len(numbers_of_last)
