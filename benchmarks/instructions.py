@@ -1,11 +1,11 @@
 """Instructions that a round of training takes in two checkouts of zoo: a count, where noise of times hides some percent.
 
-    python benchmarks/instructions.py --before CHECKOUT [--only NAME] [--rounds 4] [--least 20] [--set KEY=VALUE ...]
+    python benchmarks/instructions.py --before CHECKOUT [--only NAME] [--eager] [--rounds 4] [--least 20] [--set ...]
 
-Each trains the same work (speed_works.py, its best setting, one thread) under valgrind's callgrind, which counts from the fifth
-round on. Printed are the thousands of instructions of a round, those of each library, and those of the functions whose numbers
-differ by --least or more. valgrind knows no AVX-512: the C code of zoo runs at its level for AVX2. Needs valgrind and, in the
-other checkout too, the C library. A work takes some minutes.
+Each trains the same work (speed_works.py, one thread) under valgrind's callgrind, which counts from the fifth round on. Printed are
+the thousands of instructions of a round, those of each library, and those of the functions whose numbers differ by --least or
+more. valgrind knows no AVX-512: the C code of zoo runs at its level for AVX2. Needs valgrind and, in the other checkout too, the
+C library. A work takes some minutes.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def main() -> int:
     parser.add_argument('--only', choices=names, default='cartpole_8x128', metavar='NAME', help=', '.join(names))
     parser.add_argument('--rounds', type=int, default=4)
     parser.add_argument('--least', type=float, default=20.0, help='thousands of instructions of a round')
+    parser.add_argument('--eager', action='store_true', help='the eager executor, not the best setting')
     parser.add_argument('--set', nargs='+', default=[], metavar='KEY=VALUE', help='more config overrides, of both')
     args = parser.parse_args()
     work = next(work for work in WORKS if work.name == args.only)
     sides = []
+    setting = (*(work.eager if args.eager else work.best)[0], *args.set)
     for checkout in (args.before, HERE.parent):
-        numbers = count(checkout, work, (*work.best[0], *args.set), args.rounds)
+        numbers = count(checkout, work, setting, args.rounds)
         sides.append(Counter({name: n / args.rounds / 1e3 for name, n in numbers.items()}))
     libraries: list[Counter[str]] = []
     for side in sides:
