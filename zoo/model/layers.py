@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import elu, gelu, layer_norm, linear, silu
 
 from zoo.model.images import flat_pixels
-from zoo.model.shortcut import may_skip_call
+from zoo.model.shortcut import may_skip_call, may_skip_calls
 from zoo.rl_utils.init import orthogonal
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
@@ -74,11 +74,13 @@ class Layers(nn.Module):
         if self._of_pixels:
             x = flat_pixels(x)
         if self.norms is None:
-            for layer in self.layers:
-                x = activate(self._linear(layer, x))
-            return x
+            return self._without_norms(x, activate)
+        layer: Any
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = self._linear(layer, x)
+            if may_skip_call(layer, nn.Linear):
+                x = linear(x, layer.weight, layer.bias)
+            else:
+                x = layer(x)
             if may_skip_call(norm, nn.LayerNorm):
                 x = layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
             else:
@@ -86,13 +88,17 @@ class Layers(nn.Module):
             x = activate(x)
         return x
 
-    def _linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """layer(x); a layer that is pruned or parametrised, or has hooks, is called."""
-        if not may_skip_call(layer, nn.Linear):
-            output: Tensor = layer(x)
-            return output
-        own = layer._parameters  # attributes take 0.5 us more each
-        return linear(x, own['weight'], own['bias'])  # type: ignore[arg-type]
+    def _without_norms(self, x: Tensor, activate: Callable[[Tensor], Tensor]) -> Tensor:
+        layer: Any
+        layers = self.layers._modules.values()
+        if may_skip_calls(layers, nn.Linear):
+            for layer in layers:
+                own = layer._parameters  # attributes take 0.5 us more each
+                x = activate(linear(x, own['weight'], own['bias']))
+            return x
+        for layer in layers:  # one is pruned or parametrised, or has hooks
+            x = activate(layer(x))
+        return x
 
 
 class ValueHead(nn.Module):
