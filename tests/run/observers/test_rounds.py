@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.learning import Learner
-from tests.policy_envs import TWO_ACTIONS, make_policy
+from tests.policy_envs import TWO_ACTIONS, job_config, make_policy
 from tests.worker.collectors import SAME_STEP, make_collector
 from zoo.buffer import ReplayConfig, RolloutBuffer
 from zoo.config.section import validate
@@ -17,7 +18,10 @@ from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 from zoo.run.observers.rounds import mean_metrics
+from zoo.worker.collector import Collector
 
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
 
@@ -163,3 +167,26 @@ def test_train_takes_rounds_for_one_part_of_the_update_before_it_knows_all_names
     assert 'policy_loss' not in learner.train(0) and learner.train(0) == {}
     assert 'value_loss' not in learner.train(0)
     assert learner.train(0).keys() >= set(policy.learn_mode.monitor_vars())
+
+
+def test_envs_are_reset_before_each_rollout_of_whole_episodes_unless_they_just_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resets = []
+    reset = Collector.reset
+
+    def counted(self: Collector, seed: Any) -> None:
+        resets.append(self.collect_iter)
+        reset(self, seed)
+
+    monkeypatch.setattr(Collector, 'reset', counted)
+    config = job_config(tmp_path, policy=dict(collect=dict(batch_mode='episode')))
+    with SerialJob(resolve_config(config)) as job:
+        job.iteration()
+        job.iteration()
+        assert resets == [0, 1]
+        job.reset_env()  # as after a resume
+        job.iteration()
+        assert resets == [0, 1, 2]
+        job.iteration()
+        assert resets == [0, 1, 2, 3]
