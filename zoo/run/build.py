@@ -32,7 +32,6 @@ from zoo.model.check import AllocationError, AllocationLimit
 from zoo.model.inputs import unscaled_bytes
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
-from zoo.policy.modes import CollectMode
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import (
     Checkpoint,
@@ -127,27 +126,13 @@ def make_parts(
     if problem:
         raise ConfigError(problem)
     use_threads(cfg.policy.n_thread or 1)  # code of an env may have set another number, and networks are made with it
-    learners: dict[str, Learner] = {}
-    for name, local in configs.items():
-        new = _make_policy(local, policy, roster.spaces(name, example), model, eager_only, ranks)
-        buffer = _make_buffer(local, new, ranks)
-        if roster.has_idle_rows and hasattr(buffer, 'leave_out_idle'):
-            buffer.leave_out_idle()
-        learners[name] = Learner(name, whole[name], new, buffer, roster.learns(name))
-        policy = None  # the others have new ones
-        model = None
-    roster.meet(learners)
-    first = next(iter(learners.values())).policy
+    learners = _make_learners(roster, configs, whole, example, policy, model, eager_only, ranks)
     infos = _info_keys(cfg)
     evaluators = _make_evaluators(cfg, learners, eval_envs, infos, roster)
     for evaluator in evaluators.values():
         evaluator.first_copy = ranks.rank * evaluator.env.n_env
-    modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
     if engine is None:
-        if first.compile_env is not None:
-            for env in envs:
-                env.compile(first.compile_env)
-        collector = _make_collector(roster, envs, modes, infos, first_env, device)
+        collector = _make_collector(roster, envs, learners, infos, first_env, device)
         if runner_events is not None:
             runner_events.watch(collector, envs)
     else:
@@ -166,6 +151,7 @@ def make_parts(
             source, envs = start_runners(
                 engine, run_id, cfg, policies, facts, payload, restarts, ranks.rank, take_numbers
             )
+        modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
         collector = roster.joining_collector(source, envs, modes, first_env)
     return Parts(
         envs=envs,
@@ -178,15 +164,48 @@ def make_parts(
     )
 
 
+def _make_learners(
+    roster: Roster,
+    configs: Mapping[str, JobConfig],
+    whole: Mapping[str, JobConfig],
+    example: AnyVectorEnv,
+    policy: Policy | None,
+    model: nn.Module | None,
+    eager_only: str,
+    ranks: Ranks,
+) -> dict[str, Learner]:
+    """Makes the learners of a roster by their names.
+
+    Args: configs: of this rank; whole: of all ranks; example: an env, which has the spaces; eager_only: the reason to execute
+      steps eagerly, '' if there is none; the others: see `make_parts`.
+    """
+    learners: dict[str, Learner] = {}
+    for name, cfg in configs.items():
+        new = _make_policy(cfg, policy, roster.spaces(name, example), model, eager_only, ranks)
+        buffer = _make_buffer(cfg, new, ranks)
+        if roster.has_idle_rows and hasattr(buffer, 'leave_out_idle'):
+            buffer.leave_out_idle()
+        learners[name] = Learner(name, whole[name], new, buffer, roster.learns(name))
+        policy = None  # the others have new ones
+        model = None
+    roster.meet(learners)
+    return learners
+
+
 def _make_collector(
     roster: Roster,
     envs: Sequence[AnyVectorEnv],
-    modes: Mapping[str, CollectMode],
+    learners: Mapping[str, Learner],
     infos: InfoKeys,
     first_env: int,
     device: str,
 ) -> Collector:
     """Makes the collector of envs of this process. Args: device: of the policies; the others: see `Roster.collector`."""
+    first = next(iter(learners.values())).policy
+    if first.compile_env is not None:
+        for env in envs:
+            env.compile(first.compile_env)
+    modes = {name: learner.policy.collect_mode for name, learner in learners.items()}
     collector = roster.collector(envs, modes, infos, first_env)
     if envs[0].is_tensor_program and device != 'cpu':
         from zoo.worker.gpu import CapturedRollout
