@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
-_HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
-
 
 def may_skip_call(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a call of the module only runs `kind.forward`: it has no hook, no `forward` of its own and is of no subclass."""
@@ -23,6 +21,6 @@ def may_skip_calls(modules: Iterable[nn.Module], kind: type[nn.Module]) -> bool:
         own = module.__dict__
         if type(module) is not kind or 'forward' in own:
             return False
-        if own[_HOOKS[0]] or own[_HOOKS[1]] or own[_HOOKS[2]] or own[_HOOKS[3]]:
+        if own['_forward_hooks'] or own['_forward_pre_hooks'] or own['_backward_hooks'] or own['_backward_pre_hooks']:
             return False
     return True
