@@ -1,8 +1,8 @@
 """Golden test: checks that a change of the code changes no number, by training every config of golden_configs.py.
 
     python benchmarks/golden.py check --before CHECKOUT   # compares with another checkout, or a commit, on this machine
-    python benchmarks/golden.py check --before            # compares with the commit at which golden.json was recorded;
-                                                          # runs there only what is unlike golden.json, if that can be of here
+    python benchmarks/golden.py check --before            # compares with the commit at which golden.json was recorded: with
+                                                          # the file, and what is unlike it with the code of then
     python benchmarks/golden.py check                     # compares with golden.json, on the machine that recorded it
     python benchmarks/golden.py record                    # writes results/golden.json
     options: [--only WORDS ...] [--jobs 2] [--list]

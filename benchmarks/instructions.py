@@ -2,8 +2,8 @@
 
     python benchmarks/instructions.py --before CHECKOUT [--only NAME] [--eager] [--rounds 4] [--least 20] [--set ...]
 
-Each trains the same work (speed_works.py, one thread) under valgrind's callgrind, which counts from the fifth round on. Printed are
-the thousands of instructions of a round, those of each library, and those of the functions whose numbers differ by --least or
+Each trains the same work (speed_works.py, one thread) under valgrind's callgrind, which counts from the fifth round on. Printed
+are the thousands of instructions of a round, those of each library, and those of the functions whose numbers differ by --least or
 more. valgrind knows no AVX-512: the C code of zoo runs at its level for AVX2. Needs valgrind and, in the other checkout too, the
 C library. A work takes some minutes.
 """
