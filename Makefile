@@ -40,7 +40,7 @@ train: $(CORE)
 SUITE = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(DEV)
-	$(SUITE) -n 3 -m 'not long' $(PYTEST_ARGS)
+	$(SUITE) -n 2 -m 'not long' $(PYTEST_ARGS)
 
 test-fast: $(TEST)
 	$(SUITE) -n 2 -m 'not long and not slow' --few $(PYTEST_ARGS)
