@@ -138,6 +138,14 @@ def test_new_samples_have_the_largest_priority_so_far() -> None:
     assert priorities_of(buffer) == [8.0, 8.0] and buffer.state_dict()['draws']['all']['largest'] == 8.0
 
 
+def test_new_samples_have_the_largest_priority_that_the_policy_wrote() -> None:
+    buffer = replay(size=4, n_sample=2, alpha=1.0)
+    push_numbered(buffer, [2])
+    one_draw(buffer, lambda number: number + 4.0)  # 4 and 5; before, the largest was 1
+    buffer.push(numbered(2, 1))
+    assert priorities_of(buffer) == [4.0, 5.0, 5.0]
+
+
 def test_row_that_comes_several_times_has_its_largest_new_priority() -> None:
     buffer = with_priorities([1.0, 1.0, 1.0, 9.0], 4, alpha=1.0)  # 9 of 12: three of the four quarters are sample 3's
     batches = buffer.batches()

@@ -184,6 +184,12 @@ def test_ring_loaded_shares_no_memory_with_the_state():
     assert by_age(two) == [(0, 1), (1, 1), (2, 1)]
 
 
+def test_batch_is_on_the_device_of_the_pushed_samples():
+    ring = Ring(4)
+    ring.push(moved(numbered(0, 3), 'meta'))  # the one device besides the CPU that every machine has
+    assert {leaf.device.type for _, leaf in leaves(ring.gather(torch.arange(2)))} == {'meta'}
+
+
 @needs_gpu
 @pytest.mark.parametrize(('device', 'kept_on'), [('auto', 'cuda'), ('cpu', 'cpu')])
 def test_samples_are_kept_where_the_config_says_and_come_back_where_they_were(device, kept_on):
