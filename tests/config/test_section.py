@@ -169,6 +169,14 @@ def test_validate_refuses_a_section_in_one_sentence(data: Any, path: str, proble
     assert problems(Outer, data, path) == [problem]
 
 
+def test_list_with_too_many_items_is_told_how_many_it_may_have() -> None:
+    class Few(Section):
+        sizes: list[int] = Field([], max_length=2)
+
+    wanted = 'sizes is [1, 2, 3] (list) but must be a list of integers, at most 2; leave it out for [], the default.'
+    assert problems(Few, {'sizes': [1, 2, 3]}) == [wanted]
+
+
 def test_validate_reports_all_problems_unknown_keys_first():
     found = problems(Outer, {'name': 3, 'inner': {'size': 0, 'flagg': True}, 'lo': 1})
     assert [p.split(':')[0].split(' but')[0] for p in found] == [
@@ -318,6 +326,22 @@ def test_plain_of_what_contains_itself_or_is_too_deep_says_so():
         with pytest.raises(ConfigError, match='contains itself, or is nested more than 100 levels deep'):
             plain(data)
     assert plain(nested(101)) == nested(101)
+
+
+def test_levels_of_lists_count_like_those_of_dicts() -> None:
+    levels: list = []
+    for _ in range(100):
+        levels = [levels]
+    assert plain(levels) == levels
+    with pytest.raises(ConfigError, match='nested more than 100 levels deep'):
+        plain([levels])
+
+
+def test_plain_takes_as_many_dicts_and_lists_as_the_message_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo.config.section, 'MAX_CONTAINERS', 3)
+    assert plain({'a': [1], 'b': {}}) == {'a': [1], 'b': {}}
+    with pytest.raises(ConfigError, match='the config has more than 3 dicts and lists'):
+        plain({'a': [1], 'b': {}, 'c': ()})
 
 
 @pytest.mark.parametrize(

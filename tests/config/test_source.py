@@ -139,6 +139,11 @@ def test_load_name_of_a_bundled_config():
     assert bundled_configs()['cartpole_ppo'].name == 'cartpole_ppo_config.py'
 
 
+def test_without_the_package_of_bundled_configs_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zoo.config.source.BUNDLED_PACKAGE', 'package_that_is_not_installed')
+    assert bundled_configs() == {}
+
+
 FILES = {
     'zoo_case_empty.py': 'confg = {}',
     'zoo_case_env.py': 'import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n'

@@ -35,17 +35,17 @@ def aliases(n_level: int, n: int) -> str:
     return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     'text, said',
     [
+        (aliases(7, 9), 'the config has more than 100,000 dicts and lists, those of YAML aliases counted at each'),
         ('- 1', 'holds list, not the keys of a config; write key: value lines.'),
         ('', 'is empty; write the keys of a config, e.g. env: {id: CartPole-v1}.'),
         ('a: {b: 1}\na: {c: 2}', "is not valid YAML: key 'a' appears twice"),
         ('a: [1', 'is not valid YAML: '),
         ('\x00', 'is not valid YAML: '),
         ('a: !!python/object/apply:os.getcwd []', 'is not valid YAML: could not determine a constructor'),
-        (aliases(7, 9), 'the config has more than 100,000 dicts and lists, those of YAML aliases counted at each'),
         ('env: &e\n  kwargs: *e', 'the config contains itself, or is nested more than 100 levels deep'),
         ('&e\nenv: [*e]', 'the config contains itself, or is nested more than 100 levels deep'),
         ('env: ' + '[' * 500 + ']' * 500, 'not valid YAML: it has more than 100 levels'),
@@ -168,6 +168,17 @@ def test_stored_config_has_no_passwords_in_sinks_and_all_other_texts_as_they_are
     hidden = stored['logger']['sinks'][0]['options']['url']
     assert 'secret' not in hidden and 'host/x' in hidden
     assert 'secret' not in str(storable(cfg, hides=True))
+
+
+def test_yaml_file_with_too_many_keys_and_values_is_refused_at_the_line_of_the_first_too_many(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('zoo.config.yaml_io.MAX_NODE', 5)  # the whole, and two keys with their values
+    (tmp_path / 'a.yaml').write_text('seed: 1\nexp_name: x\n')
+    assert load_config(tmp_path / 'a.yaml')[0] == {'seed': 1, 'exp_name': 'x'}
+    (tmp_path / 'a.yaml').write_text('seed: 1\nexp_name: x\n\nmax_env_step: 9\n')
+    with pytest.raises(ConfigError, match='more than 5 keys and values in line 4'):
+        load_config(tmp_path / 'a.yaml')
 
 
 @pytest.mark.long
