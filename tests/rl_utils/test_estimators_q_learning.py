@@ -59,6 +59,10 @@ def test_delta_of_zero_and_targets_of_unlike_shapes_are_refused() -> None:
         q_target(torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, 3), torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r'choice has shape \(2, 2\) but value \(2, 3\)'):
         q_target(torch.zeros(2), torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2))
+    for shape in ((4, 3), ()):
+        value = torch.zeros(shape)
+        with pytest.raises(ValueError, match=r"value has shape .* but reward \(2,\); give value as \(2, 'A'\)"):
+            q_target(torch.zeros(2), torch.zeros(2), value, value)
 
 
 @pytest.mark.parametrize('target', [float('nan'), float('-inf')])

@@ -25,6 +25,7 @@ from tests.rl_utils.loss_formulas import (
     results,
     total,
 )
+from zoo.backend.step import LossSpec, StepNumbers
 from zoo.rl_utils import (
     Categorical as ZooCategorical,
     ppg_data,
@@ -33,6 +34,7 @@ from zoo.rl_utils import (
     ppo_policy_error,
 )
 from zoo.rl_utils.distribution import from_logits
+from zoo.rl_utils.losses import policy_terms_by_kernel
 
 
 def tensors_of(data: Data) -> list[Tensor]:
@@ -143,6 +145,20 @@ def test_value_exactly_the_old_one_or_at_the_edge_has_the_gradient_of_the_formul
     x, logit = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.float64)
     data = ppo_data(logit, logit.clone(), x.long(), value_new, value_old, x, torch.full_like(x, return_))
     assert_equals_formulas(data, clip_ratio=0.5, use_value_clip=True)
+
+
+def test_loss_and_metrics_of_a_gradient_step_for_machines_with_kernels_by_hand():
+    # p_new is 1/2 and p_old 3/4: ratio 2/3, clipped at .8. min(3 * 2/3, 3 * .8) = 2, and the row of weight 0 has adv 9
+    logit = torch.zeros(2, 2, dtype=torch.float64)
+    old = torch.tensor([[math.log(3), 0.0]] * 2, dtype=torch.float64)
+    adv, weight = torch.tensor([3.0, 9.0], dtype=torch.float64), torch.tensor([2.0, 0.0], dtype=torch.float64)
+    minibatch = {'logit': old, 'action': torch.tensor([0, 0]), 'adv': adv, 'weight': weight}
+    spec = LossSpec(measure_kl=True)
+    loss, metrics = policy_terms_by_kernel(ZooCategorical(2), logit, minibatch, spec, StepNumbers(entropy_weight=0.5))
+    want = {'policy_loss': -2, 'entropy': math.log(2), 'approx_kl': math.log(1.5), 'clipfrac': 1}
+    want |= {'kl': 2 / 3 - 1 + math.log(1.5), 'ratio_max': 2 / 3}
+    assert loss.item() == pytest.approx(-2 - 0.5 * math.log(2))
+    assert {name: x.item() for name, x in metrics.items()} == pytest.approx(want)
 
 
 # ---- dtypes and forms of the inputs

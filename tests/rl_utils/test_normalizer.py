@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.normalizer import RunningMeanStd, WindowMeanStd
 
 
 def draws(*shape: int, seed: int = 0) -> Tensor:
@@ -144,3 +144,23 @@ def test_state_dict_round_trip_continues_identically():
     other.update(block)
     assert torch.equal(one(x), other(x))
     assert all(torch.equal(t, other.state_dict()[name]) for name, t in one.state_dict().items())
+
+
+def test_places_of_a_window_are_summed_in_double_precision() -> None:
+    stats = WindowMeanStd((2,))
+    x = torch.tensor([[2.0**24, 5.0], [1.0, 7.0]])  # float32 has 2^24 and 2^24 + 2, but not their sum 2^24 + 1
+    stats.update_places(x, torch.tensor([[True, False], [True, True]]))
+    assert stats.mean.tolist() == [2.0**23 + 0.5, 7.0] and stats.var.tolist() == [(2.0**23 - 0.5) ** 2, 0.0]
+
+
+def test_state_without_counts_of_places_is_loaded_again_and_again() -> None:
+    """As where the weights of a resumed older run are sent to its collectors after each round."""
+    old = WindowMeanStd((2,))
+    old.update_places(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor(True))
+    state = {name: x for name, x in old.state_dict().items() if name != 'entry_count'}
+    stats = WindowMeanStd((2,))
+    for _ in range(2):
+        stats.load_state_dict(state)
+        assert stats.entry_count is None and stats.mean.tolist() == [2.0, 4.0]
+    stats.load_state_dict(old.state_dict())
+    assert stats.entry_count is not None and stats.entry_count.tolist() == [2.0, 2.0]

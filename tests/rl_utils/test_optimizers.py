@@ -61,6 +61,16 @@ def test_option_out_of_range_or_of_another_optimizer_is_refused(spec: Any, sente
 # ---- Muon
 
 
+@pytest.mark.parametrize('name', ['adam', 'adamw', 'muon'])
+def test_epsilon_is_1e_5_where_none_is_given(name: str) -> None:
+    bias = nn.Parameter(torch.zeros(1))
+    optimizer = OPTIMIZER_REGISTRY.get(name)([('bias', bias)])
+    optimizer.lr = 0.1
+    optimizer.grad.fill_(1e-5)
+    optimizer.step()
+    assert bias.item() == pytest.approx(-0.05)  # .1 g / (|g| + eps) in the first step
+
+
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -197,3 +207,10 @@ def test_hidden_matrices_are_neither_frozen_nor_heads() -> None:
     named = [(name, torch.zeros(8, 8, requires_grad=name != 'encoder.1.weight')) for name in names]
     # the first is an input layer, encoder.1 is frozen, the heads are no hidden layers though they are as wide
     assert list(hidden_matrices(named)) == ['encoder.2.weight']
+
+
+def test_output_layer_as_wide_as_its_input_is_no_hidden_matrix() -> None:
+    net = nn.Sequential(
+        nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+    )  # the last one could feed itself, or the second
+    assert list(hidden_matrices(net.named_parameters())) == ['1.weight']

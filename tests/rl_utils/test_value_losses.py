@@ -7,12 +7,13 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.config.components import make_component
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY
-from zoo.rl_utils.value_losses import HLGauss, TwoHot
+from zoo.model.layers import ValueHead
+from zoo.rl_utils.value_losses import HLGauss, TwoHot, widened
 
 NAMES = VALUE_LOSS_REGISTRY.names()
 HISTOGRAMS = [name for name in NAMES if isinstance(VALUE_LOSS_REGISTRY.get(name), type)]
@@ -129,6 +130,24 @@ def test_two_hot_symlog_by_hand():
     target = loss.target(tensor(math.e - 1, 1 - math.e))
     torch.testing.assert_close(target, tensor(0, 0.5, 0.5, 0.5, 0.5, 0).view(2, 3))
     torch.testing.assert_close(loss.decode(target.log()), tensor(math.e - 1, 1 - math.e))
+
+
+@pytest.mark.parametrize('name', HISTOGRAMS)
+def test_return_on_a_bound_is_not_outside(name):
+    loss = histogram(name, low=-2.0, high=3.0)
+    assert loss.is_outside(tensor(-2.5, -2.0, 0.0, 3.0, 3.5)).tolist() == [True, False, False, False, True]
+
+
+def test_two_hot_symlog_bounds_are_of_the_symlog():
+    loss = histogram('two_hot', low=0.0, high=2.0, symlog=True)
+    assert loss.is_outside(tensor(3.0, 7.0)).tolist() == [False, True]  # log 4 = 1.39, log 8 = 2.08
+
+
+def test_widened_head_keeps_its_hidden_layer_and_predicts_equally_likely_bins():
+    hidden = nn.Linear(3, 5)
+    head = widened(nn.Sequential(hidden, ValueHead(5)), 7)
+    assert head[0] is hidden and len(head) == 2
+    assert head(torch.ones(2, 4, 3)).tolist() == torch.zeros(2, 4, 7).tolist()
 
 
 @pytest.mark.parametrize('name', HISTOGRAMS)
