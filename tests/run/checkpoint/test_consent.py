@@ -250,6 +250,12 @@ def test_texts_that_are_data_need_no_consent(folder: Path) -> None:
         assert resume(path).env_step > 152
 
 
+def test_texts_that_are_data_are_no_code_after_a_key_whose_value_is() -> None:
+    env = {'id': 'my_envs:Env', 'reset_options': {'level': 'my.levels:first'}}
+    stop = [{'type': 'my_rules:Rule', 'metric': 'mine:a'}]
+    assert consent.modules_of({'env': env, 'stop': stop}) == ['my_envs', 'my_rules']
+
+
 @pytest.mark.parametrize('name', ['a.reset_options', 'a.b', ''])
 def test_set_whose_name_makes_its_keys_look_like_data_is_refused(folder: Path, name: str) -> None:
     value = {name: {'wrappers': ['trap_of_test:make']}}
@@ -462,7 +468,7 @@ def test_run_that_was_moved_continues_next_to_its_old_folder(folder: Path) -> No
 
 
 def test_many_env_processes_need_consent_but_not_other_large_numbers_beside_them(folder: Path) -> None:
-    most = consent.MOST_PROCESSES
+    most = 1_024
 
     def change(state: dict[str, Any], meta: dict[str, Any]) -> None:
         meta['config']['env'] |= {'vectorization': 'async', 'collector_env_num': most + 1}

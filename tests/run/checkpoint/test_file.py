@@ -266,6 +266,13 @@ def test_fit_state_equal_structure_passes_whatever_the_values() -> None:
     assert fit_state(small_state(), same_form, 'x') is None  # type: ignore[func-returns-value]
 
 
+def test_integers_up_to_128_bits_fit_as_those_of_numpys_generators() -> None:
+    fit_state({'x': 0}, {'x': 2**128 - 1}, 'x')
+    for number in (2**128, -(2**128)):
+        with pytest.raises(CheckpointError, match='x is a number out of range in the file and a number in this run'):
+            fit_state({'x': 0}, {'x': number}, 'x')
+
+
 @pytest.mark.parametrize(
     ('model', 'message'),
     [
@@ -449,6 +456,18 @@ def test_state_too_large_to_be_no_tensor_is_not_saved(tmp_path: Path, monkeypatc
     ):
         save_checkpoint(tmp_path / 'b.safetensors', {'x': [0.5] * 5_000}, META)
     assert [file.name for file in tmp_path.iterdir()] == ['a.safetensors']
+
+
+def test_header_as_long_as_the_limit_is_saved_and_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_header = int.from_bytes(saved.read_bytes()[:8], 'little')
+    monkeypatch.setattr(zoo.run.checkpoint.file, 'MAX_HEADER', n_header)
+    save_checkpoint(saved, small_state(), META)
+    assert_equal(load_checkpoint(saved).state, small_state())
+    monkeypatch.setattr(zoo.run.checkpoint.file, 'MAX_HEADER', n_header - 1)
+    with pytest.raises(TypeError, match='can be saved; convert long lists to tensors'):
+        save_checkpoint(saved, small_state(), META)
+    with pytest.raises(CheckpointError, match='has a header of .* can be read; use another file'):
+        load_checkpoint(saved)
 
 
 def test_text_of_a_file_is_shown_short_and_without_control_characters() -> None:
