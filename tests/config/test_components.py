@@ -145,6 +145,25 @@ def test_a_completed_config_with_a_tuple_is_taken_again():
         validate(Dish, {'other': {'type': 'cold', 'herbs': 3}})
 
 
+def test_functions_and_objects_that_share_a_name_stay_apart():
+    class Sauce:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def __call__(self, x: int) -> int:
+            return self.factor * x
+
+    own: Registry[Any] = Registry('sauce', 'tests.own', takes_code=True, keeps_code=True)
+
+    class Menu(Section):
+        first: component_of(own, 'menu.first')  # type: ignore[valid-type]
+        second: component_of(own, 'menu.second')  # type: ignore[valid-type]
+
+    for first, second in [(Sauce(2), Sauce(3)), (lambda x: 2 * x, lambda x: 3 * x)]:
+        menu = validate(Menu, {'first': first, 'second': second})
+        assert [make_component(own, spec)(5) for spec in (menu.first, menu.second)] == [10, 15]
+
+
 def test_the_section_that_a_class_gets_can_be_pickled():
     given = []
 

@@ -134,6 +134,10 @@ cartpole_ppo policy.collect=4
     - *; write callbacks: [my_module:Mine].
 {policy: {model: {hidden_sizes: 64}}}
     - *; write policy.model.hidden_sizes: [64].
+{policy: {model: {hidden_sizes: {width: 64}}}}
+    - policy.model.hidden_sizes is * (dict) but must be a list of one or more integers *; leave it out for [64, 64], *
+{policy: {model: {hidden_sizes: null}}}
+    - policy.model.hidden_sizes is null but must be a list of one or more integers *; leave it out for [64, 64], *
 {policy: {model: {hidden_sizes: '64,64'}}}
     - *; write 'policy.model.hidden_sizes=[64,64]'.
 {policy: {learn: {learning_rate: lin_2.5e-4}}}
