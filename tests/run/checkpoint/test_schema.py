@@ -13,8 +13,9 @@ import torch
 from tests.fuzz import run_fuzz
 from tests.run.crafted import OLD, components_of, crafted, joined, with_value
 from zoo import load_policy, serial_pipeline
+from zoo.core.spaces import MultiBinary
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
-from zoo.run.checkpoint.schema import saved_run
+from zoo.run.checkpoint.schema import saved_run, space_problem
 from zoo.tools.cli import main
 
 TENSOR = torch.ones(2)
@@ -252,6 +253,20 @@ def test_model_larger_than_the_file_is_not_built(tmp_path: Path) -> None:
 def test_space_larger_than_that_of_the_weights_is_not_built(tmp_path: Path, key: str, space: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match='does not fit'):
         load_policy(with_value(tmp_path / 'c', key, space))
+
+
+def test_action_space_of_2_to_the_20_numbers_and_no_larger_one_is_saved_and_read(tmp_path: Path) -> None:
+    space = MultiBinary((2**20,))
+    assert space_problem('action', space) == ''
+    path = with_value(tmp_path / 'c', 'meta.action_space', space.to_json())
+    assert saved_run(load_checkpoint(path)).action_space == space
+    larger = MultiBinary((2**20 + 1,))
+    assert 'has 1,048,577 numbers but a checkpoint holds a space of at most 1,048,576' in space_problem(
+        'action', larger
+    )
+    path = with_value(tmp_path / 'c', 'meta.action_space', larger.to_json())
+    with pytest.raises(CheckpointError, match='is malformed .* should have at most 1048576 numbers'):
+        saved_run(load_checkpoint(path))
 
 
 # --- weights ---
