@@ -142,11 +142,11 @@ cartpole_ppo policy.collect=4
     - *; write 'policy.model.hidden_sizes=[64,64]'.
 {policy: {learn: {learning_rate: lin_2.5e-4}}}
     - *; write {start: 2.5e-4, end: 0}.
-# a whole number in place of an integer; 1e23 is 99999999999999991611392, which nobody meant
-{max_env_step: 3.0}
-    - max_env_step is 3.0 (number) but must be an integer >= 1; write 3.
-{max_env_step: 1.0e+23}
-    - max_env_step is 1e+23 (number) but must be an integer >= 1; leave it out for 100000, the default.
+# a whole number in place of an integer; from 2^53 on it may have been another integer that was rounded
+{max_env_step: 9007199254740991.0}
+    - max_env_step is 9007199254740991.0 (number) but must be an integer >= 1; write 9007199254740991.
+{max_env_step: 9007199254740992.0}
+    - max_env_step is 9007199254740992.0 (number) but must be an integer >= 1; leave it out for 100000, the default.
 """
 
 

@@ -415,3 +415,8 @@ def test_field_whose_metadata_has_no_hash_takes_values_of_its_type() -> None:
 
     field = Speed.model_fields['limit']
     assert takes(field, 3) and not takes(field, 'fast')
+
+
+@pytest.mark.parametrize('value', [float('inf'), float('-inf'), float('nan')])
+def test_field_takes_no_number_that_is_not_finite(value: float) -> None:
+    assert takes(FieldInfo(annotation=float), 1.5) and not takes(FieldInfo(annotation=float), value)

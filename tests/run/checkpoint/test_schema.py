@@ -15,7 +15,7 @@ from tests.run.crafted import OLD, components_of, crafted, joined, with_value
 from zoo import load_policy, serial_pipeline
 from zoo.core.spaces import MultiBinary
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
-from zoo.run.checkpoint.schema import saved_run, space_problem
+from zoo.run.checkpoint.schema import check_config_size, saved_run, space_problem
 from zoo.tools.cli import main
 
 TENSOR = torch.ones(2)
@@ -82,6 +82,13 @@ def test_meta_or_state_of_another_form_is_one_sentence(tmp_path: Path, key: str,
         saved_run(load_checkpoint(path))
     assert said in str(error.value) and str(error.value).startswith(f'checkpoint {path} is malformed')
     assert '\n' not in str(error.value) and len(str(error.value)) < 600
+
+
+def test_config_of_a_thousand_keys_and_items_is_read_and_no_larger_one() -> None:
+    config = {'env': {f'k{i}': i for i in range(499)}, 'stop': list(range(499))}  # and the keys of the two
+    check_config_size(config)
+    with pytest.raises(ValueError, match='should have at most 1000 keys and items of lists; pass data in files'):
+        check_config_size({**config, 'seed': 0})
 
 
 COMMANDS = {'eval': ['eval', '{}', '--episodes', '1'], 'resume': ['train', '--resume', '{}']}
