@@ -216,6 +216,11 @@ def test_ring_loaded_from_a_file_moves_to_the_device_of_the_samples():
     )
 
 
+def test_first_samples_of_a_run_are_no_others_than_those_of_a_checkpoint(caplog):
+    push_numbered(Ring(6), [4])
+    assert not caplog.records
+
+
 def test_samples_of_a_checkpoint_with_other_columns_are_dropped_with_a_warning(caplog):
     old, ring = Ring(6), Ring(6)
     old.push(numbered(0, 4))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from zoo.config.section import Config, ConfigError
+from zoo.config.section import Config, ConfigError, plain
 from zoo.config.source import load_config
 from zoo.config.yaml_io import function_name, save_yaml, storable, value_text
 
@@ -83,6 +83,19 @@ def test_error_in_a_yaml_file_names_the_file_and_the_line(tmp_path, text, said):
     problem = refused(path)
     assert problem.startswith(f'{path} is not valid YAML: ') and '<unicode string>' not in problem
     assert re.search(said, problem), problem
+
+
+def test_yaml_may_have_as_many_levels_as_a_dict(tmp_path):
+    levels: list[Any] = []
+    for _ in range(99):
+        levels = [levels]
+    assert plain({'env': levels}) == {'env': levels}  # 101 dicts and lists; `plain` refuses one more
+    with pytest.raises(ConfigError, match='more than 100 levels'):
+        plain({'env': [levels]})
+    (tmp_path / 'a.yaml').write_text(f'env: {levels}')
+    assert load_config(tmp_path / 'a.yaml')[0] == {'env': levels}
+    (tmp_path / 'a.yaml').write_text(f'env: {[levels]}')
+    assert 'it has more than 100 levels' in refused(tmp_path / 'a.yaml')
 
 
 def test_load_yaml_with_some_aliases_copies_what_they_name(tmp_path):

@@ -61,14 +61,22 @@ def test_option_out_of_range_or_of_another_optimizer_is_refused(spec: Any, sente
 # ---- Muon
 
 
-@pytest.mark.parametrize('name', ['adam', 'adamw', 'muon'])
-def test_epsilon_is_1e_5_where_none_is_given(name: str) -> None:
+@pytest.mark.parametrize(
+    ('name', 'share'),
+    [
+        ('adam', 1 / (1 + 1)),  # g / (|g| + eps) in the first step
+        ('adamw', 1 / (1 + 1)),
+        ('muon', 1 / (1 + 1)),
+        ('rmsprop', 1 / (0.1 + 1)),  # the mean of g^2 is .01 g^2
+    ],
+)
+def test_epsilon_is_1e_5_where_none_is_given(name: str, share: float) -> None:
     bias = nn.Parameter(torch.zeros(1))
     optimizer = OPTIMIZER_REGISTRY.get(name)([('bias', bias)])
     optimizer.lr = 0.1
     optimizer.grad.fill_(1e-5)
     optimizer.step()
-    assert bias.item() == pytest.approx(-0.05)  # .1 g / (|g| + eps) in the first step
+    assert bias.item() == pytest.approx(-0.1 * share)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -214,3 +222,10 @@ def test_output_layer_as_wide_as_its_input_is_no_hidden_matrix() -> None:
         nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)
     )  # the last one could feed itself, or the second
     assert list(hidden_matrices(net.named_parameters())) == ['1.weight']
+
+
+@pytest.mark.parametrize('conv', [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_filters_of_a_hidden_convolution_are_the_rows_of_a_matrix(conv: Any) -> None:
+    net = nn.Sequential(conv(2, 4, 3), conv(4, 5, 3), conv(5, 3, 3))
+    n = net[0].weight.numel() + 4  # the second layer begins after the weights and biases of the first
+    assert hidden_matrices(net.named_parameters()) == {'1.weight': Matrix(n, 5, net[1].weight[0].numel())}

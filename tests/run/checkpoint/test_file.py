@@ -458,6 +458,24 @@ def test_state_too_large_to_be_no_tensor_is_not_saved(tmp_path: Path, monkeypatc
     assert [file.name for file in tmp_path.iterdir()] == ['a.safetensors']
 
 
+@pytest.mark.parametrize(
+    ('learn', 'now'),
+    [
+        ({'policy_loss': 'clip', 'kl_weight': 0.5}, {'policy_loss': 'clip'}),  # it had no effect
+        ({'kl_weight': 0.5}, {}),
+        ({'policy_loss': 'kl', 'kl_weight': 0.5}, {'policy_loss': 'kl', 'kl_weight': 0.5}),
+    ],
+)
+def test_kl_weight_of_format_3_is_kept_where_it_had_an_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn: dict[str, Any], now: dict[str, Any]
+) -> None:
+    path = tmp_path / 'a.safetensors'
+    with monkeypatch.context() as patch:
+        patch.setattr(zoo.run.checkpoint.file, 'FORMAT', 3)
+        save_checkpoint(path, small_state(), {'config': {'env': {}, 'policy': {'type': 'ppg', 'learn': learn}}})
+    assert load_checkpoint(path).meta['config']['policy']['learn'] == now
+
+
 def test_header_as_long_as_the_limit_is_saved_and_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_header = int.from_bytes(saved.read_bytes()[:8], 'little')
     monkeypatch.setattr(zoo.run.checkpoint.file, 'MAX_HEADER', n_header)
