@@ -18,6 +18,7 @@ from zoo.rl_utils import (
     gae_data,
     gae_return,
 )
+from zoo.rl_utils.gae import gae_estimate
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
 pytestmark = ON_KERNELS
@@ -53,6 +54,17 @@ def test_gae_kernel_mean_of_large_advantages_keeps_the_spread():
     zero, end = torch.zeros_like(reward), torch.ones_like(reward)
     result = gae_return(gae_data(zero, zero, reward, end, end))
     assert float(result.mean) == 10_000 and float(result.std) == pytest.approx(1, abs=1e-6)
+
+
+def test_gae_kernel_as_estimator_by_hand():
+    # delta = 1 + .5 * 2 - 1 = 1 and 1 + .5 * 4 - 2 = 1; adv = 1 + .25 * 1 and 1; of lambda 1: 1 + .5 * 1 and 1
+    value, next_value, reward = torch.tensor([[[1.0], [2.0]], [[2.0], [4.0]], [[1.0], [1.0]]], device=DEVICE)
+    data = gae_data(value, next_value, reward, None, None)
+    found = [gae_estimate(data, 0.5, 0.5), gae_estimate(data, 0.5, 0.5, value_lambda=1.0)]
+    assert [(adv.flatten().tolist(), return_.flatten().tolist()) for adv, return_ in found] == [
+        ([1.25, 1.0], [2.25, 3.0]),
+        ([1.25, 1.0], [2.5, 3.0]),
+    ]
 
 
 def test_gae_kernel_of_strided_inputs_equals_that_of_copies():
