@@ -13,7 +13,7 @@ import torch
 from tests.fuzz import run_fuzz
 from tests.run.crafted import OLD, components_of, crafted, joined, with_value
 from zoo import load_policy, serial_pipeline
-from zoo.core.spaces import MultiBinary
+from zoo.core.spaces import MultiBinary, MultiDiscrete
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.checkpoint.schema import check_config_size, saved_run, space_problem
 from zoo.tools.cli import main
@@ -262,12 +262,21 @@ def test_space_larger_than_that_of_the_weights_is_not_built(tmp_path: Path, key:
         load_policy(with_value(tmp_path / 'c', key, space))
 
 
-def test_action_space_of_2_to_the_20_numbers_and_no_larger_one_is_saved_and_read(tmp_path: Path) -> None:
-    space = MultiBinary((2**20,))
+@pytest.mark.parametrize(
+    ('space', 'larger'),
+    [
+        (MultiBinary((2**20,)), MultiBinary((2**20 + 1,))),
+        # of several choices the numbers are the columns of their one-hot code
+        (MultiDiscrete((2**20 - 2, 2), (0, 0), (2,)), MultiDiscrete((2**20 - 2, 3), (0, 0), (2,))),
+    ],
+    ids=['multi_binary', 'multi_discrete'],
+)
+def test_action_space_of_2_to_the_20_numbers_and_no_larger_one_is_saved_and_read(
+    tmp_path: Path, space: Any, larger: Any
+) -> None:
     assert space_problem('action', space) == ''
     path = with_value(tmp_path / 'c', 'meta.action_space', space.to_json())
     assert saved_run(load_checkpoint(path)).action_space == space
-    larger = MultiBinary((2**20 + 1,))
     assert 'has 1,048,577 numbers but a checkpoint holds a space of at most 1,048,576' in space_problem(
         'action', larger
     )

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 from zoo.config.section import plain
 from zoo.core import VERSION
 from zoo.core.errors import join_path
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.policy.base import Policy
 from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint.file import (
@@ -293,11 +293,15 @@ SavedSpace = Annotated[_Discrete | _Box | _MultiDiscrete | _MultiBinary | _Dict,
 def _n_number(space: SavedSpace) -> int:
     if isinstance(space, _Dict):
         return sum(_n_number(each) for _, each in space.spaces)
-    if isinstance(space, _MultiDiscrete):
-        return sum(space.nvec)  # the number of columns of a one-hot code
-    if isinstance(space, _Discrete):
+    return _n_number_of_leaf(space)
+
+
+def _n_number_of_leaf(leaf: _Discrete | _Box | _MultiDiscrete | _MultiBinary | Leaf) -> int:
+    if isinstance(leaf, _MultiDiscrete | MultiDiscrete):
+        return sum(leaf.nvec)  # the number of columns of a one-hot code
+    if isinstance(leaf, _Discrete):
         return 1
-    return math.prod(space.shape)
+    return math.prod(leaf.shape)
 
 
 def _at_most(n: int) -> AfterValidator:
@@ -315,7 +319,7 @@ def space_problem(name: Literal['observation', 'action'], space: Space) -> str:
         most = MAX_OBS
     else:
         most = MAX_ACTION
-    n = sum(math.prod(leaf.shape) for _, leaf in leaf_spaces(space))
+    n = sum(_n_number_of_leaf(leaf) for _, leaf in leaf_spaces(space))
     if n > most:
         return (
             f'the {name} space has {n:,} numbers but a checkpoint holds a space of at most {most:,}; use a smaller one'
