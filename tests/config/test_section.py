@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import functools
 import json
@@ -12,6 +13,7 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -220,6 +222,13 @@ def test_plain_converts_other_containers_and_numbers():
     assert plain({'id': problems})['id'] is problems
     leaves = (value['a'], value['a']['b'], value['a']['b'][1], value['c'][0], value['d'], value['e'])
     assert [type(leaf) for leaf in leaves] == [dict, list, float, int, bool, int]
+
+
+def test_plain_leaves_objects_that_only_look_like_arrays():
+    space = gymnasium.spaces.Discrete(2)  # has a dtype
+    numbers = array.array('i', [1])  # has a method tolist
+    found = plain({'kwargs': [space, numbers]})['kwargs']
+    assert found[0] is space and found[1] is numbers
 
 
 def test_fields_of_lists_sections_before_their_fields():
