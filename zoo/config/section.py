@@ -374,7 +374,7 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 
 
 def plain(value: Any) -> Any:
@@ -398,7 +398,7 @@ def own_copy(value: Any) -> Any:
 
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """See `plain`. Args: n_part: counts dicts and lists; one that is in several places is copied and counted at each."""
-    if type(value) in _PLAIN_TYPES:  # most values; the checks below take ten times as long
+    if type(value) in PLAIN_TYPES:  # most values; the checks below take ten times as long
         return value
     if isinstance(value, Section):
         value = dict(value)
@@ -413,10 +413,17 @@ def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
                 'places; pass large data in files.'
             )
     if isinstance(value, dict):
-        items = dict.items(value)  # an EasyDict with a key 'items' has no such method
-        return {str(k) if isinstance(k, str) else k: _plain(v, depth + 1, n_part) for k, v in items}
+        copied = {}
+        for key, item in dict.items(value):  # an EasyDict with a key 'items' has no such method
+            if isinstance(key, str):
+                key = str(key)
+            if type(item) in PLAIN_TYPES:
+                copied[key] = item
+            else:
+                copied[key] = _plain(item, depth + 1, n_part)
+        return copied
     if isinstance(value, (list, tuple)):
-        return [_plain(v, depth + 1, n_part) for v in value]
+        return [_plain(item, depth + 1, n_part) for item in value]
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):
         return _plain(value.tolist(), depth, n_part)
     return value

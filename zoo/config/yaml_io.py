@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from zoo.config.section import MAX_DEPTH, ConfigError, ConfigLike, Section, plain
+from zoo.config.section import MAX_DEPTH, PLAIN_TYPES, ConfigError, ConfigLike, Section, plain
 from zoo.core.errors import shown
 from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
@@ -81,7 +81,7 @@ class _Loader(yaml.SafeLoader):
         return int(self.construct_scalar(node).replace('_', ''), 0)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[misc]  # a quarter of the time where it is there
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -172,7 +172,14 @@ def storable(value: Any, hides: bool = False, at: str = '') -> Any:
 def _stored(value: Any, hides: bool, at: str) -> Any:
     """See `storable`. Args: value: as returned by `plain`."""
     if isinstance(value, dict):
-        return {k: _stored(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in value.items()}
+        stored = {}
+        for key, item in value.items():
+            hides_item = hides or (at == '.logger' and key == 'sinks')
+            if type(item) in PLAIN_TYPES and not hides_item:
+                stored[key] = item
+            else:
+                stored[key] = _stored(item, hides_item, f'{at}.{key}')
+        return stored
     if isinstance(value, list):
         return [_stored(v, hides, at) for v in value]
     if isinstance(value, str):

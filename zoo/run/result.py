@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -198,7 +199,13 @@ def is_time(value: object) -> TypeGuard[float]:
 
 def versions() -> dict[str, str]:
     """Versions of zoo, Python and the packages that results depend on most."""
-    numbers = {'zoo': VERSION, 'python': platform.python_version()}
+    return {'zoo': VERSION, 'python': platform.python_version(), **_versions_of_packages()}
+
+
+@functools.cache
+def _versions_of_packages() -> dict[str, str]:
+    """The versions of PACKAGES. Kept, since to read them takes 4 ms of a run's start."""
+    numbers = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             numbers[name] = version(name)
