@@ -2,7 +2,7 @@
 
 `--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. In a test marked slow,
 the cases between them are marked soak: `make test` and CI leave those to `make test-long`, which runs tests marked long or soak.
-In a test marked slow(ci=True) they are marked long, so that CI runs them.
+In a test marked slow(ci=True), or many, they are marked long, so that CI runs them.
 `--gpu` runs only the tests marked gpu, on the GPU. Without it no test sees a GPU, so that all other tests are the same
 on every machine. `--seeds N` runs each learning test that takes an argument `seed` with N seeds instead of one.
 """
@@ -83,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker('long')
             elif not slow[0].kwargs:
                 item.add_marker('soak')
+        if id(item) not in ends and any(mark.name == 'many' for mark in item.own_markers):
+            item.add_marker('long')
         if item.get_closest_marker('soak'):
             item.add_marker('long')
     yield  # here pytest deselects tests by their marks (-m)

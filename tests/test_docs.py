@@ -45,6 +45,7 @@ def commands_of(page: Path) -> list[str]:
     return [line for line in lines if re.match(r'zoo \w', line)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 def test_page_commands_are_understood_and_their_keys_exist(page: Path) -> None:
     for line in commands_of(page):

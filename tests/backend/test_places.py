@@ -305,6 +305,7 @@ def test_each_place_of_the_list_is_tried_here() -> None:
     assert {code.place for code in CODE} == set(BY_NAME)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('executor', ['native', 'graph', 'auto', pytest.param('auto compiled', marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     'is_late',

@@ -21,6 +21,7 @@ def test_parts_say_the_target_of_each_config():
     assert PARTS['remember_cue_ppo policy.model.recurrent=null policy.learn.sequence.len=16'] == 'no target'
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('name', ROWS)
 def test_each_row_is_a_config(name: str):
     assert bench_config(name)['policy']['type']

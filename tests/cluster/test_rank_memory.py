@@ -16,7 +16,10 @@ from tests.processes import once
 from zoo.cluster.rank_memory import SLOT, Offer, opened, share_memory
 from zoo.core.ranks import ALONE
 
-pytestmark = pytest.mark.skipif(not hasattr(os, 'memfd_create'), reason='ranks share memory on Linux')
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, 'memfd_create'), reason='ranks share memory on Linux'),
+    pytest.mark.long,  # the fixture takes seconds
+]
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1e-6  # absolute, of a parameter after some steps: sums of the rows are in another order

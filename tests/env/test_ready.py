@@ -82,6 +82,7 @@ def test_an_env_that_does_not_answer_is_not_among_the_ready_ones(tmp_path: Path)
         gate.touch()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     'fault, kind, sentence',
     [

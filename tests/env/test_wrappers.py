@@ -333,6 +333,7 @@ class VectorRewardEnv(LimitEnv):
         return obs, self.reward, *rest
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('reward', [np.array([1.0, -2.0], np.float32), np.array([1, -2]), [1.0, -2.0], (1, -2)])
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_reward_weights_make_a_number_of_a_vector_reward(reward: Any, how: str) -> None:

@@ -160,6 +160,7 @@ ENTRIES = Dict({'image': IMAGES, 'vector': VECTOR, 'index': Discrete(5)})
 OF_ENTRIES = {'type': 'multi', 'encoders': {'vector': 'mlp', 'index': 'simba'}}
 
 
+@pytest.mark.many
 @models
 @pytest.mark.parametrize(
     ('obs_space', 'action_space', 'fields'),

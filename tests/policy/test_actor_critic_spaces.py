@@ -403,6 +403,7 @@ def test_every_policy_acts_in_the_number_type_of_the_space(kind: str, action: st
     assert own.contains(session.act(obs)) and own.contains(session.act(obs))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('how', ['sync', 'async', 'given'])
 @pytest.mark.parametrize('action', list(SMALL_INTEGERS))
 def test_envs_get_actions_in_the_number_type_of_their_space(how: str, action: str) -> None:

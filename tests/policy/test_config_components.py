@@ -259,6 +259,7 @@ def own_config(root: Path, section: str, key: str, spec: dict[str, Any]) -> dict
     return job_config(root, 'CartPole-v1', max_env_step=64, policy=policy)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('path', PLACES)
 def test_class_with_options_trains_like_the_function(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -128,6 +128,7 @@ def test_dropout_draws_again_in_every_update() -> None:
     assert sum(mask.float().mean() for mask in masks) / 8 == pytest.approx(0.5, abs=0.05)  # 4096 draws with p = .5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_traced_steps_move_batch_statistics_as_eager_ones_do(graphs: list[torch.fx.GraphModule]) -> None:
     states = []

@@ -59,6 +59,7 @@ def profile_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return serial_pipeline(cfg, profile=3).run_dir
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_parts_of_an_iteration_add_up_and_are_told_alone(profile_dir: Path) -> None:
     parts = table(profile_dir)

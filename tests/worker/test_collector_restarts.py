@@ -281,6 +281,7 @@ def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) ->
     collector.groups[0].env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('command', [EnvCommand('set', 'limit', (7,)), EnvCommand('get', 'limit')])
 def test_worker_that_dies_between_rollouts_is_recreated_by_a_command(command: EnvCommand, file: str) -> None:

@@ -42,6 +42,7 @@ def same(column: torch.Tensor, want: list[float]) -> bool:
     return torch.equal(column.nan_to_num(-9), torch.tensor(want).nan_to_num(-9)[:, None].expand_as(column))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('env', EVERY, ids=lambda e: f'{e["id"][17:]}-{e["vectorization"]}-{e.get("autoreset", "")}')
 def test_the_value_of_step_t_is_in_row_t_in_every_autoreset_mode(env: dict[str, Any]) -> None:
     first, second = rollouts({**env, 'info_columns': ['step']}, 7, 2)

@@ -67,6 +67,7 @@ def next_row(row: np.ndarray, action: int) -> list[float]:
     return [row[INDEX], row[EPISODE], row[STEP] + 1, action]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('n_ready', [1, 2, 4])
 @pytest.mark.slow(ci=True)
 def test_every_step_of_every_env_is_one_row_in_order_over_rollouts(n_ready: int) -> None:

@@ -281,6 +281,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     'limit', [pytest.param(None, id='bare'), pytest.param(5, id='in a time limit', marks=pytest.mark.long)]
 )
@@ -578,6 +579,7 @@ SIMULATORS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ('fields', 'n_step'),
     [

@@ -320,6 +320,7 @@ def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
 SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
 
 
+@pytest.mark.long
 @pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('step_s', 'n_core', 'n_env', 'wanted'),

@@ -390,6 +390,7 @@ manager.save(int(sys.argv[3]), {'a': torch.zeros(1000), 'b': second}, {})
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('point', 'step'), [('data', 100), ('sync', 200), ('rename', 100)])
 def test_save_killed_at_a_point_leaves_older_checkpoint(tmp_path: Path, point: str, step: int) -> None:

@@ -134,6 +134,7 @@ def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it(
     assert caplog.text.count('MLflow cannot be written (') == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_that_are_no_path_below_a_folder_are_made_such(store: Path) -> None:
     names = {
@@ -150,6 +151,7 @@ def test_names_that_are_no_path_below_a_folder_are_made_such(store: Path) -> Non
     assert {*run.data.metrics} == {'wall_s', *names.values()}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['uri', 'environment'])
 def test_place_that_mlflow_never_takes_is_refused_before_the_run(

@@ -291,6 +291,7 @@ def raising(event: str, at: int = 1) -> Any:
     return SimpleNamespace(**{event: method})
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ('event', 'want'),
     [

@@ -89,6 +89,7 @@ def ask(server: StepServer, call: str, message: Any, method: str = 'POST', token
         return response.status, json.loads(response.read())
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     'call, message, code, words',
     [

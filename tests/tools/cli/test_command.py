@@ -80,6 +80,7 @@ def test_run_that_fails_is_one_sentence_and_exit_1_and_continues_from_its_checkp
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ('words', 'code'),
     [

@@ -205,6 +205,7 @@ def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.suffix != '.pyc'}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(('words', 'said'), ROWS, ids=[words or 'nothing' for words, _ in ROWS])
 def test_mistake_is_one_sentence_on_stderr_and_exit_2_and_writes_nothing(
     words: str, said: str, folder: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture

@@ -90,6 +90,7 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
 MARK = 'import pathlib\npathlib.Path("ran").touch()\nconfig = {}\n'
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     'line',
     [
@@ -129,6 +130,7 @@ ODD = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('odd', ODD)
 def test_cache_of_other_content_is_computed_again(odd: str, tmp_path: Path) -> None:
     line = 'zoo train cartpole_ppo policy.learn.clip_r'

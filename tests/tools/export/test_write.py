@@ -298,6 +298,7 @@ def eigenvalues(before: Any) -> Any:
     return compute
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('change, name', [(draws, 'onnx'), (branches_on_one_row, 'torch-export')])
 def test_file_that_acts_otherwise_is_not_kept(change: Any, name: str, tmp_path: Path) -> None:
     path = tmp_path / f'p{FORMATS[name].suffix}'

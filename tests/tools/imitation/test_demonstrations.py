@@ -97,6 +97,7 @@ def test_actions_of_the_env_become_those_of_the_policy_and_back(mode: str, distr
     assert policy.dist.log_prob(policy.distribution(np.zeros((6, 3), np.float32)).param, action).isfinite().all()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('obs, action', [('box', 'tuple'), *(('nested_mask', name) for name in ACTION_SPACES)])
 def test_any_space_is_written_and_read_back(obs: str, action: str, tmp_path: Path) -> None:
     env = {'id': 'any_space', 'kwargs': {'obs': obs, 'action': action}}
@@ -176,6 +177,7 @@ OWN_FORMS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize('kind', list(OWN_FORMS))
 @pytest.mark.parametrize('how', ['same_step', 'next_step', 'disabled'])
 def test_recorded_observations_are_those_that_the_env_gave(kind: str, how: str, tmp_path: Path) -> None:

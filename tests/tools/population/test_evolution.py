@@ -106,6 +106,7 @@ def test_same_call_on_a_population_that_is_done_trains_nothing(tmp_path: Path) -
     assert again.members == first.members
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('name', ['ppo', 'ppg'])
 def test_mutated_values_are_in_force_at_the_first_step_after_a_fork(name: str, tmp_path: Path) -> None:
     """For each key of the default spaces: in config.yaml, in the first line of the log, and in the numbers of the step.

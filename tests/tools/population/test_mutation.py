@@ -97,6 +97,7 @@ def test_explored_values_are_drawn_from_their_space_in_a_quarter() -> None:
     assert stats.kstest(logs, stats.uniform(np.log(1e-6), np.log(1) - np.log(1e-6)).cdf).pvalue > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('text', 'cdf'),
     [

@@ -264,6 +264,7 @@ RUN = '{"env_step": 1, "solved_at": null, "best_return": %s, "wall_s": 1.0}'
 RUNS = f'{{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {{"runs": [{RUN}]}}}}'
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     'line',
     [
