@@ -113,7 +113,7 @@ def test_ppo_in_one_page_has_the_parameters_of_zoo_after_three_rollouts(tmp_path
         assert torch.equal(ours, of_page)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('seed', [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_ppo_in_one_page_solves_cartpole(seed: int) -> None:
     page = runpy.run_path(str(EXAMPLES / 'ppo_in_one_page.py'))

@@ -201,7 +201,7 @@ def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_al
     assert bool(graphs) is (make is GraphExecutor)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @needs_compiler
 def test_compiled_steps_of_an_optimizer_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
     """Compiles through torch's inductor."""

@@ -38,7 +38,7 @@ def test_steps_of_a_fork_count_from_its_first_one(tmp_path: Path) -> None:
     assert spent(tmp_path) == (600, 6 * 70)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_small_comparison_spends_the_steps_and_continues(tmp_path: Path) -> None:
     words = ['--steps', '2048', '--members', '4', '--repeats', '1', '--fresh', '1', '--out', str(tmp_path)]
     main([*words, '--methods', 'random search', 'pbt'])

@@ -201,6 +201,7 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
     assert logged(tmp_path)[-1]['cluster/restart'] >= 1  # more on a busy machine: others may take too long too
 
 
+@pytest.mark.soak
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 20)
     shared = shared_names()

@@ -196,6 +196,7 @@ def test_policies_of_several_agents_end_with_the_bits_of_runners_in_processes(se
         assert all(torch.equal(x, other[key]) for key, x in policy.state_dict()['model'].items())
 
 
+@pytest.mark.soak
 def test_numbers_that_runners_log_are_reduced_together(session: str, tmp_path: Path) -> None:
     on_ray = 'cluster.engine=ray', 'cluster.runner_num=2', 'cluster.runner_cpu=0', session
     result = train(tmp_path, 'cartpole_ppo', *on_ray, 'logger.freq=1', callbacks=[LogsItsGroup()])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.policy.updates import N, ppo, samples_of
+from tests.step_parts import PolicyNumbers
 from zoo.config.components import make_component, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY
@@ -164,12 +165,12 @@ def test_last_is_the_mean_over_the_steps_of_the_last_pass(options, kls, wanted):
         taken.append(len(minibatch['adv']))
         return {'kl': torch.tensor(kls[len(taken) - 1]), 'number': torch.tensor(float(len(taken)))}
 
-    passes, numbers = policy.passes, policy._step_numbers()
+    passes = policy.passes
     n_pass, numbers_of_last = wanted
     for _ in range(2):  # the second update has steps before it
         taken.clear()
         for plan in passes.over(samples_of(policy), 3, N // 2):
-            passes.take(step, list(policy.optimizers.values()), plan, policy.loss, numbers)
+            passes.take(step, list(policy.optimizers.values()), plan, *PolicyNumbers())
         trained = passes.trained()
         assert taken == [N // 2] * len(kls) and trained.n_pass == n_pass
         assert trained.last()['number'].item() == sum(numbers_of_last) / len(numbers_of_last)

@@ -349,7 +349,9 @@ policy.export('p.onnx')
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('code', ['export', 'example', 'card'])
+@pytest.mark.parametrize(
+    'code', ['export', *(pytest.param(code, marks=pytest.mark.soak) for code in ('example', 'card'))]
+)
 def test_telemetry_of_onnxruntime_never_starts(code: str, tmp_path: Path) -> None:
     """Oracle: the home folder, in which its telemetry keeps an id and a database, stays empty."""
     root, home = Path(__file__).parents[3], tmp_path / 'home'
