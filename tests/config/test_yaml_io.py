@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from zoo.config.section import Config, ConfigError, plain
 from zoo.config.source import load_config
-from zoo.config.yaml_io import function_name, save_yaml, storable, value_text
+from zoo.config.yaml_io import config_of_yaml, function_name, save_yaml, storable, value_text
 
 
 class Stored:
@@ -207,3 +208,11 @@ def test_yaml_file_that_is_too_large_is_refused(text: str, said: str, tmp_path) 
     (tmp_path / 'a.yaml').write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_config(tmp_path / 'a.yaml')
+
+
+def test_text_that_is_no_unicode_is_written_and_read_back(tmp_path: Path) -> None:
+    """Names of folders may have any bytes; Python reads a byte that is not UTF-8 as a lone surrogate."""
+    config = {'logger': {'root': '/data/caf\udce9'}, '\ud800': 1}
+    save_yaml(config, tmp_path / 'a.yaml')
+    assert config_of_yaml(tmp_path / 'a.yaml') == config
+    assert b'caf\\uDCE9' in (tmp_path / 'a.yaml').read_bytes()

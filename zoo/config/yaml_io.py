@@ -81,7 +81,16 @@ class _Loader(yaml.SafeLoader):
         return int(self.construct_scalar(node).replace('_', ''), 0)
 
 
-class _Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[misc]  # a quarter of the time where it is there
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _FastDumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[misc]
+    """libyaml's: a quarter of the time. It cannot write every text, see `yaml_text`."""
+
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -89,7 +98,7 @@ class _Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[mi
 
 
 for _kind, _pattern in _SCALARS.items():
-    for _class in (_Loader, _Dumper):
+    for _class in (_Loader, _Dumper, _FastDumper):
         _class.add_implicit_resolver(f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), None)
 _Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
 
@@ -157,7 +166,12 @@ def save_yaml(config: ConfigLike, path: str | os.PathLike[str]) -> None:
 
 def yaml_text(config: ConfigLike) -> str:
     """A config as YAML, in ASCII with escapes for other characters."""
-    return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
+    data = storable(config)
+    options: dict[str, Any] = {'sort_keys': False, 'width': 120}
+    try:
+        return yaml.dump(data, Dumper=_FastDumper, **options)
+    except UnicodeEncodeError:  # a lone surrogate, as in the name of a folder that is not UTF-8
+        return yaml.dump(data, Dumper=_Dumper, **options)
 
 
 def storable(value: Any, hides: bool = False, at: str = '') -> Any:
@@ -174,7 +188,7 @@ def _stored(value: Any, hides: bool, at: str) -> Any:
     if isinstance(value, dict):
         stored = {}
         for key, item in value.items():
-            hides_item = hides or (at == '.logger' and key == 'sinks')
+            hides_item = hides or f'{at}.{key}' == '.logger.sinks'
             if type(item) in PLAIN_TYPES and not hides_item:
                 stored[key] = item
             else:

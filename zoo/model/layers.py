@@ -90,7 +90,8 @@ class Layers(nn.Module):
         norm: Any
         for layer, norm in zip(self.layers, self.norms, strict=True):  # type: ignore[arg-type]
             if may_skip_call(layer, nn.Linear):
-                x = linear(x, layer.weight, layer.bias)
+                own = layer._parameters
+                x = linear(x, own['weight'], own['bias'])
             else:
                 x = layer(x)
             if may_skip_call(norm, nn.LayerNorm):
