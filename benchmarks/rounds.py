@@ -1,11 +1,12 @@
 """Training speed of two checkouts of zoo, compared round by round: finds differences that noise hides in whole runs.
 
-    python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--eager] [--set KEY=VALUE ...]
+    python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--row 1] [--eager] [--set ...]
 
 Both train the same work (speed_works.py), each in its own process on one thread. They take turns, so that only one runs at any
 moment: a round of one, the same round of the other, the next pair in the opposite order. Both rounds of a pair see the same
-state of the machine. The median ratio over the pairs is printed and written, with a 95% interval (of the order
-statistics). The C library of the other checkout has to be built there, as `make train` does.
+state of the machine. After a turn of the other, a round of some milliseconds mostly measures cold caches: with --row N a turn is
+N rounds, and its time the mean of all but the first. The median ratio over the pairs is printed and written, with a 95% interval
+(of the order statistics). The C library of the other checkout has to be built there, as `make train` does.
 """
 
 from __future__ import annotations
@@ -68,16 +69,22 @@ class Trainer:
             self.process.communicate()
 
 
-def pairs_of(before: Trainer, now: Trainer, n_round: int) -> list[tuple[float, float]]:
-    """Seconds of both trainers in each round; they alternate in going first."""
+def turn_s(trainer: Trainer, n_row: int) -> float:
+    """Seconds of a round in a turn of n_row rounds: their mean without the first, unless it is the only one."""
+    seconds = [trainer.round_s() for _ in range(n_row)]
+    return statistics.mean(seconds[1:] or seconds)
+
+
+def pairs_of(before: Trainer, now: Trainer, n_pair: int, n_row: int = 1) -> list[tuple[float, float]]:
+    """Seconds of a round of both trainers in each turn; they alternate in going first."""
     pairs = []
-    for index in range(n_round):
+    for index in range(n_pair):
         if index % 2:
-            second = now.round_s()
-            pairs.append((before.round_s(), second))
+            second = turn_s(now, n_row)
+            pairs.append((turn_s(before, n_row), second))
         else:
-            first = before.round_s()
-            pairs.append((first, now.round_s()))
+            first = turn_s(before, n_row)
+            pairs.append((first, turn_s(now, n_row)))
     return pairs
 
 
@@ -95,11 +102,12 @@ def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def compare(work: Work, setting: Setting, checkout: Path, n_round: int) -> dict[str, Any]:
+def compare(work: Work, setting: Setting, checkout: Path, n_round: int, n_row: int = 1) -> dict[str, Any]:
     """Trains one work with one setting of zoo by both checkouts; returns the comparison."""
-    trainers = [Trainer(where, work, setting, n_round + 1) for where in (checkout, HERE.parent)]
+    n_pair = n_round // n_row + 1
+    trainers = [Trainer(where, work, setting, n_pair * n_row) for where in (checkout, HERE.parent)]
     try:
-        pairs = pairs_of(*trainers, n_round + 1)[1:]  # without the first pair: one trainer may still warm up then
+        pairs = pairs_of(*trainers, n_pair, n_row)[1:]  # without the first pair: one trainer may still warm up then
     finally:
         for trainer in trainers:
             trainer.close()
@@ -113,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--before', type=Path, required=True, metavar='CHECKOUT', help='the other zoo')
     parser.add_argument('--only', nargs='+', choices=names, default=names, metavar='NAME', help=', '.join(names))
     parser.add_argument('--rounds', type=int, default=60, help='pairs of rounds; 10 at least')
+    parser.add_argument('--row', type=int, default=1, help='rounds in a row of one before the other has its turn')
     parser.add_argument('--seconds', type=float, default=60.0, help='about the longest that one row may take')
     parser.add_argument('--eager', action='store_true', help='the eager executor, not the best setting')
     parser.add_argument('--set', nargs='+', default=[], metavar='KEY=VALUE', help='more config overrides, of both')
@@ -125,8 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for work in (work for work in WORKS if work.name in args.only):
         setting = (*(work.eager if args.eager else work.best)[0], *args.set)
         short = compare(work, setting, args.before, 4)  # measures a round's time, and compiles
-        n_round = max(10, min(args.rounds, int(1e3 * args.seconds / (short['before_ms'] + short['now_ms']))))
-        rows.append(compare(work, setting, args.before, n_round))
+        n_round = max(10 * args.row, min(args.rounds, int(1e3 * args.seconds / (short['before_ms'] + short['now_ms']))))
+        rows.append(compare(work, setting, args.before, n_round, args.row))
         log.info('%(work)s: %(ratio).3f [%(low).3f, %(high).3f] of %(rounds)d rounds, %(now_ms).1f ms', rows[-1])
     data = {
         'machine': machine(),

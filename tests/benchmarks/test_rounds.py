@@ -28,6 +28,13 @@ def test_pairs_of_alternates_who_goes_first_and_keeps_sides():
     assert calls == ['before', 'now', 'now', 'before', 'before', 'now']
 
 
+def test_turn_of_several_rounds_is_their_mean_without_the_first():
+    times = iter([9.0, 1.0, 2.0, 3.0])
+    trainer: Any = Watched('now', 0.0, [])
+    trainer.round_s = lambda: next(times)
+    assert rounds.turn_s(trainer, 4) == 2.0
+
+
 def test_summary_is_the_median_ratio_of_pairs_with_its_interval():
     # before/now: 100 pairs of ratios .51 to 1.50; median (1.00 + 1.01) / 2; ranks 49.5 -+ 9.8 -> 39 and 60
     pairs = [(51 + index, 100) for index in range(100)]
