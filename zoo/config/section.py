@@ -375,6 +375,7 @@ def _frozen(value: Any) -> Any:
 
 
 PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+"""Types of values that need no conversion and cannot be changed in place: a copy of a config shares them."""
 
 
 def plain(value: Any) -> Any:

@@ -81,20 +81,21 @@ class _Loader(yaml.SafeLoader):
         return int(self.construct_scalar(node).replace('_', ''), 0)
 
 
-class _Dumper(yaml.SafeDumper):
+class _PlainText:
+    """What is written without anchors, by the rules of YAML 1.2."""
+
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-class _FastDumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[misc]
+class _Dumper(_PlainText, yaml.SafeDumper):
+    """PyYAML's own: writes every text."""
+
+
+class _FastDumper(_PlainText, getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):  # type: ignore[misc]
     """libyaml's: a quarter of the time. It cannot write every text, see `yaml_text`."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 for _kind, _pattern in _SCALARS.items():
@@ -188,11 +189,12 @@ def _stored(value: Any, hides: bool, at: str) -> Any:
     if isinstance(value, dict):
         stored = {}
         for key, item in value.items():
-            hides_item = hides or f'{at}.{key}' == '.logger.sinks'
+            path = f'{at}.{key}'
+            hides_item = hides or path == '.logger.sinks'
             if type(item) in PLAIN_TYPES and not hides_item:
                 stored[key] = item
             else:
-                stored[key] = _stored(item, hides_item, f'{at}.{key}')
+                stored[key] = _stored(item, hides_item, path)
         return stored
     if isinstance(value, list):
         return [_stored(v, hides, at) for v in value]

@@ -18,7 +18,7 @@ from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Box, Space
 from zoo.model.images import ImageForm, Precision, convolve, has_bf16, holds_images, image_shape
 from zoo.model.layers import ACTIVATIONS, Activation, Width
-from zoo.model.shortcut import may_skip_call
+from zoo.model.shortcut import may_skip_call, may_skip_calls
 from zoo.rl_utils.init import normed, orthogonal
 
 
@@ -177,7 +177,7 @@ class KeptWeights:
         if not x.is_cpu or net.precision == 'fp32' or not has_bf16('cpu', net.precision):
             return False
         *convs, dense = self._parts = [*net.convs, net.dense]
-        return may_skip_call(dense, nn.Linear) and all(may_skip_call(conv, nn.Conv2d) for conv in convs)
+        return may_skip_call(dense, nn.Linear) and may_skip_calls(convs, nn.Conv2d)
 
     def features(self, x: Tensor) -> Tensor:
         """Images [..., C, H, W] -> features [..., n_feature] f32."""
